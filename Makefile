@@ -1,0 +1,47 @@
+# Everything runs in .venv, which the first command sets up. PYTHON chooses the interpreter: make test PYTHON=python3.12
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow check format bench docs clean
+
+demo: .venv/ready  ## train on the machine's own prose for two minutes, compare with an n-gram, write a few lines
+	$(BIN)/python examples/demo.py
+
+test: .venv/ready-dev  ## every test but the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: .venv/ready-dev  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+check: .venv/ready-dev  ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/gpt.py --threads 1
+	$(BIN)/python benchmarks/recurrent.py --threads 1
+
+docs: .venv/ready-dev  ## the manual, in site/
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
+	$(BIN)/mkdocs build --strict
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/ready: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet -c constraints.txt -e .
+	touch $@
+
+.venv/ready-dev: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@ .venv/ready
+
+clean:
+	rm -rf .venv site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

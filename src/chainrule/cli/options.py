@@ -1,0 +1,87 @@
+"""Options that several verbs share, and the two consoles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from chainrule.runs import Run
+
+output = Console()
+errors = Console(stderr=True)
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table for people.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto for the fastest that is there.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads to compute with; all cores by default.")]
+Checkpoint = Annotated[str, typer.Option(help="best: by validation; last: where training stood.")]
+
+
+def open_run(path: Path, *, device: str = "auto", threads: int | None = None, checkpoint: str = "best") -> Run:
+    """Load a run with the given number of threads."""
+    import torch
+
+    from chainrule.errors import ConfigError
+    from chainrule.runs import load
+
+    if checkpoint not in ("best", "last"):
+        raise ConfigError(f"--checkpoint takes best or last, got {checkpoint!r}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return load(path, device=device, checkpoint=checkpoint)
+
+
+def print_json(values: Mapping[str, Any] | Sequence[Any]) -> None:
+    """One JSON value on standard output, and nothing else."""
+    typer.echo(json.dumps(values, ensure_ascii=False, indent=2))
+
+
+def print_table(rows: Mapping[str, Any], title: str | None = None) -> None:
+    """Names on the left, values on the right."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    for name, value in rows.items():
+        table.add_row(name.replace("_", " "), escape(show(value)))
+    output.print(table)
+
+
+def show(value: Any) -> str:
+    """A value as people write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4f}" if abs(value) < 1e5 else f"{value:,.0f}"
+    return "–" if value is None else str(value)
+
+
+def score_rows(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The lines of a score, with the protocol in one."""
+    names = ("nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy", "tokens", "bytes")
+    rows = {name: found[name] for name in names}
+    if found.get("unknown"):
+        rows["unknown_tokens"] = f"{found['unknown']:,} (bits/byte is too low by what they hide)"
+    return rows | {"protocol": protocol_line(found["protocol"])}
+
+
+def protocol_line(protocol: Mapping[str, Any]) -> str:
+    """How the text was read, in one line."""
+    parts = [str(protocol["method"])]
+    if protocol.get("context"):
+        parts.append(f"context {protocol['context']}, stride {protocol['stride']}")
+    parts.append("state carried over" if protocol["carry_over"] else "no carry-over")
+    parts.append("EOS counted" if protocol["eos"] else "no EOS")
+    if protocol.get("tokens"):
+        parts.append(f"the first {protocol['tokens']:,} tokens only")
+    return ", ".join(parts)

@@ -1,0 +1,128 @@
+"""`chainrule score`: how likely is this text?"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chainrule.cli.options import (
+    Checkpoint,
+    Device,
+    Json,
+    RunPath,
+    Threads,
+    errors,
+    open_run,
+    output,
+    print_json,
+    print_table,
+    score_rows,
+)
+
+if TYPE_CHECKING:
+    from chainrule.evaluation.likelihood import TokenScore
+    from chainrule.runs import Run
+
+SURPRISE = ("#1a9850", "#66bd63", "#a6d96a", "#fee08b", "#fdae61", "#f46d43", "#d73027")
+"""Colours of 0–1, 1–2, 2–3, 3–5, 5–8, 8–12 and more bits."""
+BITS = (1, 2, 3, 5, 8, 12)
+
+
+def score(
+    run: RunPath,
+    data: Annotated[
+        str | None, typer.Option(help="What to score, in the same forms as for training.", show_default=False)
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="A text to score, as it stands.", show_default=False)] = None,
+    per_token: Annotated[
+        bool, typer.Option("--per-token", help="Also each token's surprisal and what was expected instead.")
+    ] = False,
+    alternatives: Annotated[int, typer.Option(min=1, help="With --per-token: how many alternatives.")] = 5,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that a window moves by, for models with a context; smaller is better and slower. "
+            "By default half the context.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Score a text: nats/token, bits/byte, perplexity, accuracy, and the protocol they were measured by.
+
+    Bits per byte refer to the raw text, so runs with different tokenizers compare. The result is kept in
+    RUN/scores.jsonl.
+    """
+    opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    with _bar() as progress:
+        result = opened.score(text, data=data, stride=stride, progress=progress).model_dump(mode="json")
+    tokens = opened.token_scores(text, data=data, stride=stride, alternatives=alternatives) if per_token else []
+    if json:
+        if per_token:
+            result["per_token"] = [_plain(opened, token) for token in tokens]
+        print_json(result)
+        return
+    if per_token:
+        _show_tokens(opened, tokens)
+    print_table(score_rows(result))
+
+
+class _bar:  # noqa: N801 - used as a function
+    """A progress bar on stderr that leaves no trace."""
+
+    def __enter__(self) -> Any:
+        from rich.progress import Progress
+
+        self.bar = Progress(console=errors, transient=True)
+        self.bar.start()
+        task = self.bar.add_task("scoring", total=1.0)
+        return lambda share: self.bar.update(task, completed=share)
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+
+def _plain(run: Run, token: TokenScore) -> dict[str, Any]:
+    """One token for machines."""
+    pieces = run.tokenizer.pieces([token.token, *(other.token for other in token.alternatives)])
+    others = zip(pieces[1:], token.alternatives, strict=True)
+    return {
+        "token": pieces[0],
+        "id": token.token,
+        "surprisal": token.surprisal,
+        "rank": token.rank,
+        "alternatives": [{"token": piece, "id": one.token, "probability": one.probability} for piece, one in others],
+    }
+
+
+def _show_tokens(run: Run, tokens: list[TokenScore]) -> None:
+    """The text coloured by surprisal, then the tokens that surprised most."""
+    from rich.table import Table
+    from rich.text import Text
+
+    line = Text()
+    for piece, token in zip(run.tokenizer.pieces([token.token for token in tokens]), tokens, strict=True):
+        line.append(piece, style=_style(token.surprisal))
+    output.print(line)
+    legend = Text("bits: ", style="dim")
+    for label, colour in zip(("<1", "<2", "<3", "<5", "<8", "<12", "more"), SURPRISE, strict=True):
+        legend.append(f" {label} ", style=f"black on {colour}")
+    output.print(legend)
+    table = Table(box=None, pad_edge=False, title="most surprising", title_justify="left")
+    for column in ("token", "bits", "rank", "expected"):
+        table.add_column(column, justify="right" if column in ("bits", "rank") else "left")
+    for token in sorted(tokens, key=lambda token: -token.surprisal)[:12]:
+        entry = _plain(run, token)
+        expected = "  ".join(f"{one['token']!r} {one['probability']:.0%}" for one in entry["alternatives"])
+        table.add_row(repr(entry["token"]), f"{token.surprisal / math.log(2):.1f}", f"{token.rank}", Text(expected))
+    output.print(table)
+
+
+def _style(nats: float) -> str:
+    bits = nats / math.log(2)
+    return f"black on {SURPRISE[sum(bits >= limit for limit in BITS)]}"

@@ -1,0 +1,183 @@
+"""Settings: from TOML files and `--set a.b=c` to frozen, checked values.
+
+Every part of the package describes its own settings as a subclass of `Settings`; `RunConfig` puts them together
+and is what `config.toml` in a run folder holds. An unknown key is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from chainrule.errors import ConfigError, nearest
+
+
+class Settings(BaseModel):
+    """Frozen keyword-only settings in which an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
+        """Check plain values; a mistake becomes a one-line ConfigError."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ConfigError(explain(cls, error, where)) from None
+
+
+class ModelConfig(Settings):
+    """What every family's settings have in common."""
+
+    vocabulary: int = Field(ge=1, description="number of token ids; taken from the tokenizer")
+
+
+class DataConfig(Settings):
+    """Where the sequences come from and how they are cut."""
+
+    train: str = Field(description="a path, folder, glob, '-', builtin:NAME or hub:NAME[:CONFIG[:SPLIT]]")
+    valid: str | None = Field(None, description="validation data, in the same forms")
+    test: str | None = Field(None, description="test data, scored once when training has ended")
+    valid_fraction: float = Field(0.1, gt=0, lt=1, description="share cut from the end when `valid` is not given")
+    field: str = Field("text", description="the field of a JSON or Parquet record that holds the text")
+    unit: Literal["auto", "stream", "documents"] = Field(
+        "auto", description="one long text, or one sequence a line or record; auto: records are documents"
+    )
+    unicode: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = Field("none", description="Unicode normal form")
+    squeeze_spaces: bool = Field(False, description="runs of spaces and tabs become one space")
+    strip_ends: bool = Field(False, description="white space at the ends of lines is dropped")
+
+
+class TrainConfig(Settings):
+    """The one training loop."""
+
+    steps: int | None = Field(None, ge=1, description="budget: optimizer steps")
+    tokens: int | None = Field(None, ge=1, description="budget: training tokens")
+    epochs: float | None = Field(None, gt=0, description="budget: passes over the training data")
+    minutes: float | None = Field(None, gt=0, description="budget: minutes of wall-clock time")
+
+    batch_tokens: int = Field(4096, ge=1, description="tokens in one optimizer step")
+    segment: int | None = Field(None, ge=1, description="tokens in one row; none: the model's own")
+    accumulate: int = Field(1, ge=1, description="pieces that one batch is computed in; the result is the same")
+
+    optimizer: Literal["muon", "adamw"] = Field("muon", description="muon: matrices by Muon, the rest by AdamW")
+    learning_rate: float = Field(0.003, gt=0, description="peak, for AdamW's share")
+    muon_learning_rate: float = Field(0.02, gt=0, description="peak, for Muon's share")
+    weight_decay: float = Field(0.1, ge=0, description="decoupled, on matrices only")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's two decay rates")
+    clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0: no clipping")
+    schedule: Literal["cosine", "linear", "wsd", "constant"] = Field("linear", description="after the warm-up")
+    warmup: float = Field(0.02, ge=0, lt=1, description="share of the budget in which the rate rises")
+    decay: float = Field(0.3, gt=0, le=1, description="share of the budget in which wsd falls")
+    floor: float = Field(0.0, ge=0, le=1, description="share of the peak rate left at the end")
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of the running mean of weights; 0: none")
+
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability mass spread over the vocabulary")
+    validate_every: int | None = Field(None, ge=1, description="steps between validations; none: 10 in a run")
+    validate_tokens: int = Field(32768, ge=1, description="validation tokens used while training")
+    patience: int | None = Field(None, ge=1, description="validations without progress before stopping early")
+    save_every: int | None = Field(None, ge=1, description="steps between saved states; none: once a minute")
+    log_every: int | None = Field(None, ge=1, description="steps between lines in metrics.jsonl; none: 1 % of the run")
+
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 where it is fast")
+    compile: bool = Field(False, description="torch.compile; pays on a GPU, seldom on a CPU")
+    tensorboard: bool = Field(False, description="also write TensorBoard event files to RUN/tensorboard")
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are both given; a run has one budget")
+        return self
+
+
+BUDGETS = ("steps", "tokens", "epochs", "minutes")
+
+
+class RunConfig(Settings):
+    """All that is needed to repeat a run; stored as config.toml in its folder."""
+
+    format: int = Field(1, description="version of the run folder")
+    family: str
+    tokenizer: str = "chars"
+    seed: int = 0
+    threads: int | None = Field(None, ge=1)
+    device: str = "auto"
+    data: DataConfig
+    train: TrainConfig = TrainConfig()
+    model: dict[str, Any] = Field(default_factory=dict, description="the family's settings")
+
+
+FORMAT = RunConfig.model_fields["format"].default
+
+
+def explain(settings: type[BaseModel], error: ValidationError, where: str = "") -> str:
+    """The first mistake in one line: what, got, remedy."""
+    first = error.errors()[0]
+    path = ".".join([part for part in (where, *map(str, first["loc"])) if part])
+    if first["type"] == "extra_forbidden":
+        owner = _owner(settings, [str(part) for part in first["loc"][:-1]])
+        return f"unknown setting {path!r}; {nearest(str(first['loc'][-1]), owner.model_fields)}"
+    if first["type"] == "missing":
+        return f"setting {path!r} is missing; give it a value"
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"]) if not path else f"{path}: {first['ctx']['error']}"
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return f"setting {path!r} has the value {first['input']!r}: {message}"
+
+
+def _owner(settings: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    for name in path:
+        field = settings.model_fields.get(name)
+        kind = field.annotation if field else None
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            settings = kind
+    return settings
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as plain values."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config file {str(path)!r}; check the path") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"config file {str(path)!r} cannot be read: {error}") from None
+
+
+def write_toml(config: Settings) -> str:
+    """Settings as TOML; what is None is left out."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def apply_overrides(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """`values` with every `a.b=c` applied; the value is read as TOML, or else as a string."""
+    result = _copy(values)
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        names = path.strip().split(".")
+        if not equals or not all(names):
+            raise ConfigError(f"--set takes KEY=VALUE, got {text!r}; for example --set model.order=7")
+        place = result
+        for name in names[:-1]:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"--set {text!r}: {name!r} is a value, not a table; drop what follows it")
+        place[names[-1]] = _toml_value(value.strip())
+    return result
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _copy(value) if isinstance(value, Mapping) else value for name, value in values.items()}

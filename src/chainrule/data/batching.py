@@ -1,0 +1,247 @@
+"""Batches in an order that follows from a seed and a position alone, so that a run resumes where it stopped.
+
+Windows      random pieces of a stream, for models that start afresh on every row
+Lanes        the stream in parallel lanes, for models that carry their state on (truncated back-propagation)
+Documents    whole documents, sorted so that little of a batch is padding
+
+A feed keeps nothing between two calls but what it can compute again. Of `world` processes, process `rank` gets the
+rows rank, rank + world, ... of every batch: together they have what a single process would have.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, NamedTuple, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from chainrule.data.corpus import Corpus
+from chainrule.data.permutation import draw, permute
+from chainrule.errors import ConfigError, DataError
+from chainrule.types import Batch, Sequences
+
+Integers = npt.NDArray[np.int64]
+BatchT = TypeVar("BatchT")
+
+POOL = 64  # batches' worth of documents that are sorted by length together
+
+
+class Position(NamedTuple):
+    """Where in the endless sequence of batches a run stands."""
+
+    epoch: int = 0
+    index: int = 0  # type: ignore[assignment]  # a tuple's own `index` is not missed
+
+
+class Segment(NamedTuple):
+    """The next tokens of every lane."""
+
+    inputs: Tensor  # (B, K) int64
+    targets: Tensor  # (B, K): the token after each input
+    fresh: bool  # the state of before does not belong to these inputs
+
+
+class Feed(ABC, Generic[BatchT]):
+    """Batches by position."""
+
+    def __init__(self, corpus: Corpus, seed: int, rank: int, world: int) -> None:
+        if not 0 <= rank < world:
+            raise ConfigError(f"rank {rank} is not one of {world} processes; ranks are 0 to {world - 1}")
+        self.corpus, self.seed, self.rank, self.world = corpus, seed, rank, world
+
+    @abstractmethod
+    def batches_per_epoch(self, epoch: int) -> int:
+        """At least one; it may differ from epoch to epoch."""
+
+    @abstractmethod
+    def batch(self, position: Position) -> BatchT:
+        """The rows of the batch that belong to this process."""
+
+    @abstractmethod
+    def tokens(self, position: Position) -> int:
+        """Target tokens in the batch, those of all processes together."""
+
+    @final
+    def next(self, position: Position) -> Position:
+        epoch, index = position
+        return Position(epoch, index + 1) if index + 1 < self.batches_per_epoch(epoch) else Position(epoch + 1, 0)
+
+    def _share(self, rows: int) -> Integers:
+        return np.arange(self.rank, rows, self.world)
+
+
+@final
+class Windows(Feed[Batch]):
+    """Every window of `length` tokens once an epoch, in random order; where windows start differs by epoch.
+
+    What does not fill a window or a batch is left out, which is less than a window and a batch. A text with fewer
+    windows than `rows` makes batches of all its windows.
+    """
+
+    def __init__(self, corpus: Corpus, rows: int, length: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        super().__init__(corpus, seed, rank, world)
+        require_tokens(corpus, length, length, "model.context")
+        self.length = length
+        self._phases = min(length, len(corpus) - length + 1)  # a window fits after every phase
+        self.rows = _fitting_rows(rows, (len(corpus) - self._phases + 1) // length, world)
+
+    def _phase(self, epoch: int) -> int:
+        return draw(self.seed, epoch, "window phase") % self._phases
+
+    def _windows(self, epoch: int) -> int:
+        return (len(self.corpus) - self._phase(epoch)) // self.length
+
+    def batches_per_epoch(self, epoch: int) -> int:
+        return self._windows(epoch) // self.rows
+
+    def tokens(self, position: Position) -> int:
+        return self.rows * self.length
+
+    def batch(self, position: Position) -> Batch:
+        epoch, index = position
+        key = draw(self.seed, epoch, "window order")
+        windows = permute(index * self.rows + self._share(self.rows), self._windows(epoch), key)
+        starts = self._phase(epoch) + windows * self.length
+        return Batch(Sequences.full(_tensor(self.corpus.tokens[starts[:, None] + np.arange(self.length)])))
+
+
+@final
+class Lanes(Feed[Segment]):
+    """The stream as `rows` lanes of equal length, side by side, read on by `length` tokens a batch.
+
+    The stream is a ring that is cut at another place in every epoch. An epoch starts with a fresh state; its last
+    segment may be shorter than the others. Fewer than `rows` tokens are left out. A text that is too short gets
+    fewer lanes, so that each holds a segment.
+    """
+
+    def __init__(self, corpus: Corpus, rows: int, length: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        super().__init__(corpus, seed, rank, world)
+        require_tokens(corpus, length, length + 1, "train.segment")
+        self.length = length
+        self.rows = _fitting_rows(rows, len(corpus) // length, world)
+        self._lane = len(corpus) // self.rows  # targets in each lane
+
+    def batches_per_epoch(self, epoch: int) -> int:
+        return -(-self._lane // self.length)
+
+    def tokens(self, position: Position) -> int:
+        return self.rows * self._width(position)
+
+    def _width(self, position: Position) -> int:
+        return min(self.length, self._lane - position.index * self.length)
+
+    def batch(self, position: Position) -> Segment:
+        epoch, index = position
+        starts = draw(self.seed, epoch, "lane phase") % len(self.corpus) + self._share(self.rows) * self._lane
+        reach = index * self.length + np.arange(self._width(position) + 1)
+        ids = _tensor(self.corpus.tokens[(starts[:, None] + reach) % len(self.corpus)])  # (B, K + 1)
+        return Segment(ids[:, :-1], ids[:, 1:], fresh=index == 0)
+
+
+class _Plan(NamedTuple):
+    epoch: int
+    order: Integers  # pieces, in the order of the batches that hold them
+    starts: Integers  # (batches + 1,) where in `order` each batch starts
+    shuffled: Integers  # (batches,) which batch stands at an index
+
+
+@final
+class Documents(Feed[Batch]):
+    """Every document once an epoch, whole, in batches of at most `batch_tokens` tokens with the padding.
+
+    A document that is longer than `longest` becomes several rows, each of which starts afresh. A row that is longer
+    than `batch_tokens` is a batch of its own. With several processes, one may get no row of a batch.
+    """
+
+    def __init__(
+        self, corpus: Corpus, batch_tokens: int, longest: int | None, seed: int, rank: int = 0, world: int = 1
+    ) -> None:
+        super().__init__(corpus, seed, rank, world)
+        if corpus.offsets is None:
+            raise DataError("the data is one stream and has no documents; set data.unit=documents")
+        self.batch_tokens = batch_tokens
+        self._starts, self._lengths = cut_documents(np.asarray(corpus.offsets), longest)
+        self._plan: _Plan | None = None  # of the epoch that was asked for last
+
+    def batches_per_epoch(self, epoch: int) -> int:
+        return len(self._planned(epoch).shuffled)
+
+    def tokens(self, position: Position) -> int:
+        return int(self._lengths[self._pieces(position)].sum())
+
+    def batch(self, position: Position) -> Batch:
+        pieces = self._pieces(position)
+        mine = pieces[self._share(len(pieces))]
+        starts, lengths = self._starts[mine], self._lengths[mine]
+        columns = np.arange(lengths.max(initial=1))
+        real = columns < lengths[:, None]
+        places = np.where(real, starts[:, None] + columns, 0)
+        return Batch(Sequences(_tensor(np.where(real, self.corpus.tokens[places], 0)), torch.from_numpy(lengths)))
+
+    def _pieces(self, position: Position) -> Integers:
+        plan = self._planned(position.epoch)
+        batch = plan.shuffled[position.index]
+        return plan.order[plan.starts[batch] : plan.starts[batch + 1]]
+
+    def _planned(self, epoch: int) -> _Plan:
+        """Shuffle; sort by length within pools of many batches; cut into batches; shuffle those."""
+        if self._plan is None or self._plan.epoch != epoch:
+            count = len(self._lengths)
+            order = permute(np.arange(count), count, draw(self.seed, epoch, "document order"))
+            pool = max(1, int(POOL * self.batch_tokens / self._lengths.mean()))
+            order = order[np.lexsort((-self._lengths[order], np.arange(count) // pool))]
+            starts = cut_batches(self._lengths[order], pool, self.batch_tokens)
+            batches = len(starts) - 1
+            shuffled = permute(np.arange(batches), batches, draw(self.seed, epoch, "batch order"))
+            self._plan = _Plan(epoch, order, starts, shuffled)
+        return self._plan
+
+
+def cut_documents(offsets: Integers, longest: int | None) -> tuple[Integers, Integers]:
+    """Starts and lengths of the documents, those longer than `longest` in consecutive pieces of that length."""
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    if longest is None:
+        return starts, lengths
+    pieces = -(-lengths // longest)
+    before = np.repeat(np.cumsum(pieces) - pieces, pieces)  # pieces of earlier documents
+    skipped = (np.arange(pieces.sum()) - before) * longest
+    return np.repeat(starts, pieces) + skipped, np.minimum(np.repeat(lengths, pieces) - skipped, longest)
+
+
+def cut_batches(lengths: Integers, pool: int, batch_tokens: int) -> Integers:
+    """Where batches start, and the end: rows times the longest is within the budget, or it is a single row.
+
+    Lengths fall within each pool of `pool` rows, so the first row of a batch is its longest. All pools are cut at
+    the same time, one batch of each in every turn.
+    """
+    rows = np.maximum(1, batch_tokens // lengths)  # in a batch that starts here
+    here = np.arange(0, len(lengths), pool)
+    ends = np.minimum(here + pool, len(lengths))
+    starts = []
+    while len(here):
+        starts.append(here)
+        here = here + rows[here]
+        here, ends = here[here < ends], ends[here < ends]
+    return np.append(np.sort(np.concatenate(starts)), len(lengths))
+
+
+def require_tokens(corpus: Corpus, length: int, needed: int, setting: str) -> None:
+    """Refuse a text that does not fill a single row."""
+    if len(corpus) < needed:
+        shorter = len(corpus) - (needed - length)
+        remedy = f"set {setting} to at most {shorter}" if shorter > 0 else "give more text"
+        raise DataError(f"the text has {len(corpus)} tokens, fewer than the {needed} that a row needs; {remedy}")
+
+
+def _fitting_rows(wanted: int, possible: int, world: int) -> int:
+    rows = min(wanted, possible)
+    if rows < world:
+        raise DataError(f"a batch has {rows} rows, too few for {world} processes; start at most {rows}, or add text")
+    return rows
+
+
+def _tensor(tokens: npt.NDArray[Any]) -> Tensor:
+    return torch.from_numpy(tokens.astype(np.int64))

@@ -1,0 +1,94 @@
+"""Files as streams of bytes, compressed or not; whatever goes wrong becomes one line that names the file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+from chainrule.errors import DataError, MissingExtra
+
+COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """The content of a file, decompressed as its suffix says; errors while it is read are explained too."""
+    damaged = f"{str(path)!r} is damaged or not what its suffix {path.suffix!r} says"
+    try:
+        with _open(path) as file:
+            yield file
+    except EOFError:
+        raise DataError(f"{str(path)!r} is truncated: the compressed data ends too early; copy it again") from None
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{damaged}: {error}; copy or compress it again") from None
+    except FileNotFoundError:
+        raise DataError(f"there is no file {str(path)!r}; check the path") from None
+    except PermissionError:
+        raise DataError(f"{str(path)!r} may not be read: permission denied; change its rights") from None
+    except OSError as error:
+        if error.errno is None:  # how bz2 reports invalid data
+            raise DataError(f"{damaged}: {error}; copy or compress it again") from None
+        raise DataError(f"{str(path)!r} cannot be read: {error.strerror}; check the file") from None
+
+
+def _open(path: Path) -> IO[bytes]:
+    match path.suffix:
+        case ".gz":
+            return cast(IO[bytes], gzip.open(path, "rb"))
+        case ".xz":
+            return lzma.open(path, "rb")
+        case ".bz2":
+            return bz2.open(path, "rb")
+        case ".zst":
+            return io.BufferedReader(_ZstdFile(path), 1 << 17)
+        case _:
+            return path.open("rb")
+
+
+class _ZstdFile(io.RawIOBase):
+    """Decompression that notices a truncated file, which zstandard's own reader takes for a complete one."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise MissingExtra("reading .zst files", "zstd") from None
+        self._module: Any = zstandard
+        self._file = path.open("rb")
+        self._frame: Any = None  # the frame that is being read
+        self._input = b""
+        self._output = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._output:
+            self._input = self._input or self._file.read(1 << 17)
+            if not self._input:
+                if self._frame is not None:
+                    raise EOFError
+                return 0
+            self._frame = self._frame or self._module.ZstdDecompressor().decompressobj()
+            try:
+                self._output = self._frame.decompress(self._input)
+            except self._module.ZstdError as error:
+                raise zlib.error(str(error)) from None
+            self._input = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        count = min(len(buffer), len(self._output))
+        buffer[:count] = self._output[:count]
+        self._output = self._output[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -1,0 +1,271 @@
+"""Text as token ids in a memory-mapped file, encoded once and found again by its fingerprint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chainrule.config import DataConfig
+from chainrule.data.cache import building, cache_root, find, fingerprint
+from chainrule.data.counting import Progress, count, split, watched
+from chainrule.data.source import Part, Source, Unit
+from chainrule.data.text import file_identity, open_source
+from chainrule.errors import DataError
+from chainrule.tokenizers import load_tokenizer, train_tokenizer
+from chainrule.tokenizers.base import Tokenizer, well_formed
+
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
+Offsets = npt.NDArray[np.int64]
+Report = Callable[[str, int, int], None]
+"""Called with the stage, what is done, and the total (see `counting.Progress`)."""
+
+BUFFER = 1 << 20  # tokens that are held before they are written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """A text as tokens, with the counts that turn nats per token into numbers that compare across tokenizers."""
+
+    tokens: Tokens  # (N,) of the smallest unsigned type that holds the vocabulary
+    offsets: Offsets | None  # (documents + 1,) where documents start, each with EOS at its end; None for a stream
+    bytes: int  # of the text in UTF-8; the ends of documents are not text
+    characters: int
+    words: int  # by white space, plus one for each line end of a stream or each document
+    unknown: int  # tokens that stand for what the vocabulary lacks
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def unit(self) -> Unit:
+        return "stream" if self.offsets is None else "documents"
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.bytes / len(self.tokens)
+
+    @classmethod
+    def build(
+        cls,
+        source: Source,
+        tokenizer: Tokenizer,
+        part: Part | None = None,
+        *,
+        cache: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Corpus:
+        """Encode a source, or a part of it, unless that has been done before. Memory does not grow with the text."""
+        root = cache or cache_root()
+        name = fingerprint("tokens", source.description(), part, _tokenizer_description(tokenizer))
+        entry = root / name
+        if (corpus := find(entry, _read)) is None:
+            pieces = source.pieces(part)
+            if progress is not None:
+                total = count(source, cache=cache) if part is None else part.end - part.start
+                pieces = watched(pieces, source.unit, total, progress)
+            with building(entry) as folder:
+                _write(folder, pieces, tokenizer, source)
+            corpus = find(entry, _read)
+        if corpus is None:
+            raise DataError(
+                f"the cache folder {str(root)!r} lost what was written to it; set CHAINRULE_CACHE to another"
+            )
+        return corpus
+
+    @classmethod
+    def of_text(cls, text: str, tokenizer: Tokenizer, unit: Unit = "stream") -> Corpus:
+        """A short text in memory: a stream, or one document."""
+        text = well_formed(text)
+        if not text:
+            raise DataError("the text is empty; give at least one character")
+        counts = _Counts()
+        ids = _encoded(text, tokenizer, unit, counts)
+        return cls(
+            tokens=ids.astype(token_type(tokenizer.vocabulary)),
+            offsets=None if unit == "stream" else np.array([0, len(ids)]),
+            fingerprint=fingerprint("text", text, unit, _tokenizer_description(tokenizer)),
+            **asdict(counts),
+        )
+
+    @classmethod
+    def of_tokens(cls, tokens: npt.ArrayLike, vocabulary: int) -> Corpus:
+        """Tokens that never were a text, as one stream; a token counts as a byte and as a word."""
+        ids = np.asarray(tokens, dtype=token_type(vocabulary))
+        size = len(ids)
+        return cls(
+            tokens=ids,
+            offsets=None,
+            bytes=size,
+            characters=size,
+            words=size,
+            unknown=0,
+            fingerprint=fingerprint("ids", ids.tolist()),
+        )
+
+
+def token_type(vocabulary: int) -> type[np.unsignedinteger[Any]]:
+    """The smallest unsigned type that holds every id."""
+    return np.uint8 if vocabulary <= 1 << 8 else np.uint16 if vocabulary <= 1 << 16 else np.uint32
+
+
+@dataclass
+class _Counts:
+    bytes: int = 0
+    characters: int = 0
+    words: int = 0
+    unknown: int = 0
+
+
+def _encoded(piece: str, tokenizer: Tokenizer, unit: Unit, counts: _Counts) -> npt.NDArray[np.int32]:
+    """The ids of a piece, which is added to the counts."""
+    ids = tokenizer.encode(piece)
+    counts.bytes += len(piece) if piece.isascii() else len(piece.encode())
+    counts.characters += len(piece)
+    counts.words += len(piece.split()) + (piece.count("\n") if unit == "stream" else 1)
+    if tokenizer.unknown is not None:
+        counts.unknown += int(np.count_nonzero(ids == tokenizer.unknown))
+    return ids if unit == "stream" else np.append(ids, np.int32(tokenizer.eos))
+
+
+def _write(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer, source: Source) -> None:
+    """tokens.bin, offsets.bin and meta.json of one corpus."""
+    counts = _Counts()
+    kind = np.dtype(token_type(tokenizer.vocabulary))
+    with (folder / "tokens.bin").open("wb") as tokens, (folder / "offsets.bin").open("wb") as offsets:
+        held: list[npt.NDArray[np.int32]] = []
+        end, written = 0, 0
+        ends = [0]
+        for piece in pieces:
+            ids = _encoded(piece, tokenizer, source.unit, counts)
+            held.append(ids)
+            end += len(ids)
+            ends.append(end)
+            if end - written >= BUFFER:
+                _append(tokens, np.concatenate(held), kind)
+                _append(offsets, np.array(ends), np.dtype(np.int64))
+                held, ends, written = [], [], end
+        _append(tokens, np.concatenate([*held, np.zeros(0, np.int32)]), kind)
+        _append(offsets, np.array(ends, np.int64), np.dtype(np.int64))
+    if end == 0:
+        raise DataError(f"{source.spec!r} gives no tokens with tokenizer {tokenizer.kind!r}; check the data")
+    if source.unit == "stream":
+        (folder / "offsets.bin").unlink()
+    meta = {"type": kind.name, "tokens": end, "unit": source.unit, **asdict(counts)}
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+def _append(file: IO[bytes], values: npt.NDArray[Any], kind: np.dtype[Any]) -> None:
+    file.write(values.astype(kind).data)  # and not ndarray.tofile, which does not say that the disk is full
+
+
+def _read(entry: Path) -> Corpus:
+    """The corpus that `_write` has written."""
+    meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
+    unit = meta.pop("unit")
+    tokens = np.memmap(entry / "tokens.bin", dtype=meta.pop("type"), mode="r")
+    offsets = None if unit == "stream" else np.memmap(entry / "offsets.bin", dtype=np.int64, mode="r")
+    if len(tokens) != meta.pop("tokens") or (offsets is not None and offsets[-1] != len(tokens)):
+        raise ValueError("truncated")
+    return Corpus(tokens=tokens, offsets=offsets, fingerprint=entry.name, **meta)
+
+
+def _tokenizer_description(tokenizer: Tokenizer) -> tuple[object, ...]:
+    return (tokenizer.kind, tokenizer.to_json())
+
+
+class Prepared(NamedTuple):
+    """All that training and its measurements read."""
+
+    tokenizer: Tokenizer
+    train: Corpus
+    valid: Corpus
+    test: Corpus | None
+    warnings: tuple[str, ...]  # what the user should know, one line each
+
+
+def prepare(
+    config: DataConfig,
+    tokenizer_spec: str,
+    *,
+    tokenizer: Tokenizer | None = None,
+    cache: Path | None = None,
+    progress: Report | None = None,
+) -> Prepared:
+    """Train the tokenizer on the training part, unless one is given, and encode all parts.
+
+    The second time everything is in the cache.
+
+    Validation data is `config.valid`, or what comes with the training data, or the end of it. What `auto` makes of
+    the training data, a stream or documents, holds for all parts.
+    """
+
+    def stage(name: str) -> Progress | None:
+        return None if progress is None else partial(progress, name)
+
+    train = open_source(config.train, config)
+    config = config.model_copy(update={"unit": train.unit})
+    valid = train.validation() if config.valid is None else open_source(config.valid, config)
+    test = None if config.test is None else open_source(config.test, config)
+    warnings = list(train.warnings)
+    for role, other in (("validation", valid), ("test", test)):
+        if other is not None:
+            warnings += [*other.warnings, *_shared(train, other, role)]
+
+    train_part = valid_part = None
+    if valid is None:
+        train_part, valid_part = split(train, config.valid_fraction, cache=cache, progress=stage("counting"))
+        valid = train
+    if tokenizer is None:
+        tokenizer = _tokenizer(tokenizer_spec, train, train_part, cache, stage("tokenizer"))
+    return Prepared(
+        tokenizer,
+        Corpus.build(train, tokenizer, train_part, cache=cache, progress=stage("training data")),
+        Corpus.build(valid, tokenizer, valid_part, cache=cache, progress=stage("validation data")),
+        None if test is None else Corpus.build(test, tokenizer, cache=cache, progress=stage("test data")),
+        tuple(dict.fromkeys(warnings)),
+    )
+
+
+def encode_file(
+    config: DataConfig, tokenizer: Tokenizer, spec: str, *, cache: Path | None = None, progress: Progress | None = None
+) -> Corpus:
+    """Other data for an existing tokenizer, read with the field, unit and normalisation of `config`."""
+    return Corpus.build(open_source(spec, config), tokenizer, cache=cache, progress=progress)
+
+
+def _tokenizer(
+    spec: str, source: Source, part: Part | None, cache: Path | None, progress: Progress | None
+) -> Tokenizer:
+    file = Path(spec.partition(":")[2])
+    stamp = file_identity(file) if file.is_file() else None  # of a tokenizer that is read and not trained
+    entry = (cache or cache_root()) / fingerprint("tokenizer", spec, stamp, source.description(), part)
+    known = find(entry, lambda folder: load_tokenizer(folder / "tokenizer.json"))
+    if known is not None:
+        return known
+
+    def texts() -> Iterator[str]:
+        pieces = source.pieces(part)
+        if progress is None:
+            return pieces
+        total = count(source, cache=cache) if part is None else part.end - part.start
+        return watched(pieces, source.unit, total, progress)
+
+    tokenizer = train_tokenizer(spec, texts)
+    with building(entry) as folder:
+        tokenizer.save(folder / "tokenizer.json")
+    return tokenizer
+
+
+def _shared(train: Source, other: Source, role: str) -> list[str]:
+    shared = sorted(train.origins() & other.origins())
+    if not shared:
+        return []
+    return [f"{role} data and training data share {shared[0]!r}: the {role} figures say nothing about new text"]

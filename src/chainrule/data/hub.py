@@ -1,0 +1,103 @@
+"""Hugging Face datasets: by name from the hub, saved with `save_to_disk`, or a folder of data files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chainrule.data.records import as_text, missing_field
+from chainrule.data.source import Normalisation, Source, Unit
+from chainrule.errors import DataError, MissingExtra, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubSource(Source):
+    """One split of a dataset. The library keeps it in memory-mapped files, so its size does not matter."""
+
+    name: str  # on the hub, or a folder
+    config: str | None
+    split: str
+    field: str
+
+    def identity(self) -> tuple[object, ...]:
+        split = self._split()
+        files = [Path(file["filename"]) for file in split.cache_files]
+        stamps = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        return ("hub", self.name, self.config, self.split, self.field, stamps or split._fingerprint)
+
+    def origins(self) -> frozenset[str]:
+        return frozenset({f"{self.name}:{self.config or ''}:{self.split}"})
+
+    def stream(self) -> Iterator[str]:
+        """A record without a newline at its end gets one."""
+        for text in self.documents():
+            yield text if text.endswith("\n") else text + "\n"
+
+    def documents(self) -> Iterator[str]:
+        where = f"{self.spec!r}, split {self.split!r},"
+        split = self._split()
+        if self.field not in split.column_names:
+            raise missing_field(where, self.field, split.column_names)
+        for batch in split.select_columns([self.field]).iter(batch_size=1024):
+            for value in batch[self.field]:
+                yield as_text(value, where, self.field)
+
+    def validation(self) -> Source | None:
+        splits = _load(self.name, self.config)
+        return replace(self, split="validation") if "validation" in splits and self.split == "train" else None
+
+    def _split(self) -> Any:
+        splits = _load(self.name, self.config)
+        if self.split not in splits:
+            raise DataError(f"{self.spec!r} has no split {self.split!r}; {nearest(self.split, splits)}")
+        return splits[self.split]
+
+
+def open_hub(spec: str, place: str, field: str, unit: Unit | None, normalisation: Normalisation) -> HubSource:
+    """`NAME[:CONFIG[:SPLIT]]`, records of one field, documents unless asked otherwise."""
+    name, _, rest = place.partition(":")
+    config, _, split = rest.partition(":")
+    if not name:
+        raise DataError(f"{spec!r} names no dataset; write hub:NAME[:CONFIG[:SPLIT]]")
+    return HubSource(
+        spec=spec,
+        unit=unit or "documents",
+        normalisation=normalisation,
+        name=name,
+        config=config or None,
+        split=split or "train",
+        field=field,
+    )
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether `save_to_disk` has made this folder."""
+    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+
+
+@functools.lru_cache(maxsize=4)
+def _load(name: str, config: str | None) -> dict[str, Any]:
+    """All splits of a dataset, by name."""
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtra("reading Hugging Face datasets", "hub") from None
+    what = f"dataset {name!r}" + (f" with config {config!r}" if config else "")
+    try:
+        if is_saved_dataset(Path(name)):
+            loaded = datasets.load_from_disk(name)
+            return dict(loaded) if isinstance(loaded, datasets.DatasetDict) else {"train": loaded}
+        return dict(datasets.load_dataset(name, config))
+    except ConnectionError:
+        raise DataError(
+            f"{what} cannot be fetched: no connection to the hub; check the network, or give a local folder"
+        ) from None
+    except Exception as error:  # the library raises many kinds, each with a message meant for people
+        raise DataError(f"{what} cannot be loaded: {_first_line(error)}; check its name and config") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")

@@ -1,0 +1,85 @@
+"""Texts out of records: JSON lines and Parquet, one named field of each record."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from chainrule.data.compression import open_bytes
+from chainrule.errors import DataError, MissingExtra
+
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+LONGEST_RECORD = 64 << 20  # bytes of one JSON line
+
+
+def missing_field(where: str, field: str, fields: Iterable[str]) -> DataError:
+    """The error about a record without the wanted field: it names the fields that are there."""
+    known = sorted(fields)
+    close = difflib.get_close_matches(field, known, n=1)
+    remedy = f"did you mean data.field={close[0]}?" if close else "set data.field to the one that holds the text"
+    return DataError(f"{where} has no field {field!r} but {', '.join(known) or 'none at all'}; {remedy}")
+
+
+def as_text(value: object, where: str, field: str) -> str:
+    """The text in a field; nothing where it is null."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise DataError(f"{where}: field {field!r} holds {value!r:.40}, not text; set data.field to one that does")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"{where}: field {field!r} is not valid Unicode: {error.reason}; mend the record") from None
+    return value
+
+
+def read_json_lines(path: Path, field: str) -> Iterator[str]:
+    """The field of every line; empty lines are skipped."""
+    with open_bytes(path) as file:
+        number = 0
+        while line := file.readline(LONGEST_RECORD):
+            number += 1
+            where = f"line {number} of {str(path)!r}"
+            if len(line) == LONGEST_RECORD:
+                raise DataError(f"{where} is longer than 64 MiB; write one record a line, e.g. with jq -c '.[]'")
+            if not line.strip():
+                continue
+            yield as_text(_record(line, where, field), where, field)
+
+
+def _record(line: bytes, where: str, field: str) -> object:
+    try:
+        record = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} is not UTF-8 text: byte {error.start} of the line; convert the file") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{where} is not valid JSON: {error}; write one record a line, e.g. with jq -c") from None
+    if not isinstance(record, dict):
+        kind = type(record).__name__
+        raise DataError(f"{where} is a {kind}, not a record; write one JSON object a line, e.g. with jq -c '.[]'")
+    if field not in record:
+        raise missing_field(where, field, record)
+    return record[field]
+
+
+def read_parquet(path: Path, field: str) -> Iterator[str]:
+    """The column, one row group after another."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("reading .parquet files", "parquet") from None
+    with open_bytes(path) as file:
+        try:
+            table = pyarrow.parquet.ParquetFile(file)
+            if field not in table.schema_arrow.names:
+                raise missing_field(repr(str(path)), field, table.schema_arrow.names)
+            for batch in table.iter_batches(batch_size=1024, columns=[field]):
+                for value in batch.column(0).to_pylist():
+                    yield as_text(value, repr(str(path)), field)
+        except pyarrow.ArrowException as error:
+            reason = str(error).split("\n")[0]
+            raise DataError(f"{str(path)!r} is not a readable Parquet file: {reason}; write it again") from None

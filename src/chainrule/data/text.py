@@ -1,0 +1,225 @@
+"""Text from files, folders, globs and standard input, and the way from any data spec to its source."""
+
+from __future__ import annotations
+
+import atexit
+import codecs
+import difflib
+import functools
+import glob
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from chainrule.config import DataConfig
+from chainrule.data.builtin import open_builtin
+from chainrule.data.compression import COMPRESSED, open_bytes
+from chainrule.data.hub import is_saved_dataset, open_hub
+from chainrule.data.records import JSON_LINES, read_json_lines, read_parquet
+from chainrule.data.source import LONGEST_LINE, Source, Unit, cut, normalisation_of
+from chainrule.errors import DataError
+
+CHUNK = 1 << 20  # bytes read at a time
+SPOOLED = "standard input"  # the name of a temporary file that holds what came through a pipe
+SAMPLE = 1 << 13  # bytes that tell a text file in a folder from a binary one
+
+
+def open_source(spec: str, config: DataConfig) -> Source:
+    """Understand a data spec: a path, folder, glob, '-', builtin:NAME or hub:NAME[:CONFIG[:SPLIT]]."""
+    unit: Unit | None = None if config.unit == "auto" else config.unit
+    normalisation = normalisation_of(config)
+    if spec.startswith("builtin:"):
+        return open_builtin(spec, unit, normalisation)
+    if spec.startswith("hub:"):
+        return open_hub(spec, spec.removeprefix("hub:"), config.field, unit, normalisation)
+    try:
+        if is_saved_dataset(Path(spec).expanduser()):
+            return open_hub(spec, spec, config.field, unit, normalisation)
+        files, skipped = find_files(spec)
+    except OSError as error:  # a folder that may not be entered, a name that is too long, no space for a pipe
+        raise DataError(f"{spec[:80]!r} cannot be read: {error.strerror}; give the path of a text file") from None
+    records = [is_records(path) for path in files]
+    if any(records) and not all(records):
+        text, record = files[records.index(False)], files[records.index(True)]
+        raise DataError(
+            f"{spec!r} mixes text and records ({text.name!r}, {record.name!r}); "
+            f"choose one kind with a glob such as '*{form_of(record)}'"
+        )
+    return FileSource(
+        spec=spec,
+        unit=unit or ("documents" if records[0] else "stream"),
+        normalisation=normalisation,
+        files=files,
+        skipped=skipped,
+        field=config.field,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource(Source):
+    """One or more files, in order, all of text or all of records."""
+
+    files: tuple[Path, ...]
+    skipped: tuple[Path, ...]  # files of a folder that are not text
+    field: str
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if not self.skipped:
+            return ()
+        return (f"{self.spec!r}: skipped {len(self.skipped)} files that are not text, {self.skipped[0].name!r} first",)
+
+    def identity(self) -> tuple[object, ...]:
+        if self.files[0].name == SPOOLED:
+            return ("pipe", _digest(self.files[0]))
+        field = self.field if is_records(self.files[0]) else None
+        return ("files", field, *(file_identity(path) for path in self.files))
+
+    def origins(self) -> frozenset[str]:
+        return frozenset(str(path.resolve()) for path in self.files)
+
+    def stream(self) -> Iterator[str]:
+        """A line never runs on from one file or record into the next: a newline is put between where none is."""
+        last = "\n"
+        for path in self.files:
+            if is_records(path):
+                for text in self._records(path):
+                    yield text if text.endswith("\n") else text + "\n"
+                continue
+            for index, chunk in enumerate(read_text(path)):
+                yield "\n" + chunk if index == 0 and last != "\n" else chunk
+                last = chunk[-1]
+
+    def documents(self) -> Iterator[str]:
+        for path in self.files:
+            yield from self._records(path) if is_records(path) else read_lines(path)
+
+    def _records(self, path: Path) -> Iterator[str]:
+        return (read_parquet if form_of(path) == ".parquet" else read_json_lines)(path, self.field)
+
+
+def form_of(path: Path) -> str:
+    """The suffix that tells what a file holds, whether or not it is compressed."""
+    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+
+
+def is_records(path: Path) -> bool:
+    return form_of(path) in (*JSON_LINES, ".parquet")
+
+
+def file_identity(path: Path) -> tuple[str, int, int]:
+    """Changes whenever the file does, by its size and time and not by its content."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"{str(path)!r} cannot be read: {error.strerror}; check the path") from None
+    return (str(path.resolve()), status.st_size, status.st_mtime_ns)
+
+
+def read_text(path: Path, chunk: int = CHUNK) -> Iterator[str]:
+    """The text of a file in chunks: strict UTF-8, a byte order mark at the start dropped, newlines as they are."""
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    position = 0  # bytes read so far
+    with open_bytes(path) as file:
+        while True:
+            data = file.read(chunk)
+            nul = data.find(0)
+            if nul >= 0:
+                raise DataError(f"{str(path)!r} is not text: NUL byte at offset {position + nul}; give a text file")
+            held = len(decoder.getstate()[0])  # bytes of a character that the last chunk has cut
+            try:
+                text = decoder.decode(data, final=not data)
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{str(path)!r} is not UTF-8 text: {error.reason} at offset {position - held + error.start}; "
+                    "convert it, e.g. with iconv -f LATIN1 -t UTF-8, or give a text file"
+                ) from None
+            if position == 0:
+                text = text.removeprefix("\ufeff")
+            position += len(data)
+            if text:
+                yield text
+            if not data:
+                return
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Each line that is not empty, without its newline."""
+    for piece in cut(read_text(path)):
+        for line in piece.split("\n"):
+            if len(line) >= LONGEST_LINE:
+                raise DataError(
+                    f"{str(path)!r} has a line of over 8 MiB, too long to be a document; set data.unit=stream"
+                )
+            if line:
+                yield line
+
+
+def find_files(spec: str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The files that a path, folder, glob or '-' means, and those of a folder that are not text."""
+    path = Path(spec).expanduser()
+    if spec == "-" or path.is_fifo() or path.is_char_device():
+        return (_spool(spec),), ()
+    if path.is_dir():
+        return _folder_files(path)
+    if path.exists():
+        return (path,), ()
+    if any(character in spec for character in "*?["):
+        # Path.glob takes no absolute patterns
+        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
+        found = sorted(match for match in map(Path, matches) if match.is_file())
+        if not found:
+            raise DataError(f"no file matches {spec!r}; check the pattern, and quote it against the shell")
+        return tuple(found), ()
+    raise DataError(f"there is no file or folder {spec!r}; {_neighbour(path)}")
+
+
+def _neighbour(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"there is no folder {str(path.parent)!r} either; check the path"
+    close = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
+    return f"did you mean {str(path.with_name(close[0]))!r}?" if close else "check the path"
+
+
+def _folder_files(folder: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    kept: list[Path] = []
+    skipped: list[Path] = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(parent, name)
+            if not name.startswith(".") and path.is_file() and path.stat().st_size:
+                (kept if is_records(path) or _is_text(path) else skipped).append(path)
+    if not kept:
+        raise DataError(f"folder {str(folder)!r} holds no text files; give a folder of UTF-8 text or a file")
+    return tuple(sorted(kept)), tuple(sorted(skipped))
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        return next(read_text(path, SAMPLE), "") != ""
+    except DataError:
+        return False
+
+
+@functools.cache
+def _spool(spec: str) -> Path:
+    """Standard input or a pipe in a temporary file, since it must be read more than once."""
+    folder = tempfile.mkdtemp(prefix="chainrule-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, SPOOLED)
+    with path.open("wb") as copy, nullcontext(sys.stdin.buffer) if spec == "-" else Path(spec).open("rb") as pipe:
+        shutil.copyfileobj(pipe, copy, CHUNK)
+    return path
+
+
+@functools.cache
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

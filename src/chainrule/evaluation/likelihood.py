@@ -1,0 +1,268 @@
+"""How likely a model finds a text, and by which protocol that was measured.
+
+A perplexity means little without the context that each prediction saw, so every score carries its protocol:
+
+- `carried`: one pass from the first token to the last; a prediction sees all that came before it. For models that
+  read sequences of any length.
+- `windows`: windows of `context` tokens, moved by `stride`. Each window is read from BOS, and only the tokens that
+  no earlier window has scored count, so a prediction sees at least `context − stride` tokens (but for the first
+  window), at most `context − 1`.
+- `documents`: each document is a sequence of its own, from BOS to its EOS; documents longer than the context are
+  read by windows.
+
+Bits per byte refer to the raw UTF-8 text, so scores of different tokenizers compare. Shape letters: N predictions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from chainrule.config import Settings
+from chainrule.data.corpus import Corpus
+from chainrule.errors import ConfigError, DataError
+from chainrule.models.base import AutoregressiveModel, NeuralModel
+from chainrule.types import Batch, Sequences
+
+LOGITS_AT_ONCE = 1 << 24  # numbers in one piece of logits; bounds the memory of scoring
+TOKENS_AT_ONCE = 4096
+
+
+class Protocol(Settings):
+    """How a text was read; stored with every number."""
+
+    method: Literal["carried", "windows", "documents"]
+    context: int | None = Field(None, description="tokens that a window holds; none: no limit")
+    stride: int | None = Field(None, description="tokens that a window moves by")
+    carry_over: bool = Field(description="whether a prediction sees across segments to the start of the text")
+    eos: bool = Field(description="whether the end of each document is predicted and counted")
+    pieces: int = Field(1, description="parts of the stream that were read independently, each from its own start")
+    tokens: int | None = Field(None, description="only so many tokens from the start were scored; none: all")
+    words: str = "separated by white space, plus one for each line end"
+
+
+class Score(Settings):
+    """The numbers, and what they rest on."""
+
+    nats_per_token: float
+    bits_per_byte: float
+    perplexity: float
+    word_perplexity: float
+    accuracy: float = Field(description="share of tokens that were the model's first choice")
+    tokens: int
+    bytes: int
+    words: int
+    unknown: int = Field(description="tokens outside the vocabulary; bits/byte is too low by what they hide")
+    protocol: Protocol
+
+
+class Predictions(NamedTuple):
+    """Some tokens of a text, in any order, with the logits that predicted them."""
+
+    where: Tensor  # (N,) index of the token in the corpus
+    targets: Tensor  # (N,)
+    logits: Tensor  # (N, V)
+
+
+def protocol_for(
+    model: AutoregressiveModel, corpus: Corpus, *, stride: int | None = None, pieces: int = 1, tokens: int | None = None
+) -> Protocol:
+    """The usual way to read this corpus with this model: no limit where the model has none, else half-overlapping."""
+    context = model.context
+    if stride is not None and (context is None or not 1 <= stride <= context):
+        limit = "the model has no context limit, so there are no windows" if context is None else f"1 to {context}"
+        raise ConfigError(f"stride {stride} cannot be used: {limit}")
+    if context is not None:
+        stride = stride or max(1, context // 2)
+    if corpus.offsets is not None:
+        return Protocol(method="documents", context=context, stride=stride, carry_over=False, eos=True, tokens=tokens)
+    method: Literal["carried", "windows"] = "carried" if context is None else "windows"
+    return Protocol(
+        method=method,
+        context=context,
+        stride=stride,
+        carry_over=context is None,
+        eos=False,
+        pieces=pieces if context is None else 1,
+        tokens=tokens,
+    )
+
+
+@torch.inference_mode()
+def score(
+    model: AutoregressiveModel,
+    corpus: Corpus,
+    protocol: Protocol | None = None,
+    *,
+    progress: Callable[[float], None] | None = None,
+) -> Score:
+    """Score a corpus. The model should be in evaluation mode."""
+    protocol = protocol or protocol_for(model, corpus)
+    total, correct, count = 0.0, 0, 0
+    expected = min(len(corpus), protocol.tokens or len(corpus))
+    for where, targets, logits in predictions(model, corpus, protocol):
+        losses = F.cross_entropy(logits, targets, reduction="none")
+        total += float(losses.double().sum())
+        correct += int((logits.argmax(-1) == targets).sum())
+        count += len(where)
+        if progress is not None:
+            progress(count / expected)
+    if not count:
+        raise DataError("there is nothing to score: the text has no tokens; give a longer one")
+    share = count / len(corpus)
+    return Score(
+        nats_per_token=total / count,
+        bits_per_byte=total / math.log(2) / max(1, corpus.bytes * share),
+        perplexity=_exp(total / count),
+        word_perplexity=_exp(total / max(1, corpus.words * share)),
+        accuracy=correct / count,
+        tokens=count,
+        bytes=round(corpus.bytes * share),
+        words=round(corpus.words * share),
+        unknown=round(corpus.unknown * share),
+        protocol=protocol,
+    )
+
+
+def _exp(nats: float) -> float:
+    return math.exp(min(nats, 700.0))  # e^709 is the largest double
+
+
+def predictions(model: AutoregressiveModel, corpus: Corpus, protocol: Protocol) -> Iterator[Predictions]:
+    """Every scored token once, with its logits, in pieces of bounded size."""
+    limit = min(len(corpus), protocol.tokens or len(corpus))
+    if protocol.method == "carried":
+        for begin, end in _spans(limit, protocol.pieces):
+            yield from _carried(model, corpus.tokens, begin, end)
+    elif protocol.method == "windows":
+        assert protocol.context is not None
+        assert protocol.stride is not None
+        yield from _windows(model, corpus.tokens, _cut(0, limit, protocol.context, protocol.stride))
+    else:
+        assert corpus.offsets is not None
+        yield from _windows(model, corpus.tokens, _documents(corpus.offsets, limit, protocol))
+
+
+def _spans(length: int, pieces: int) -> Iterator[tuple[int, int]]:
+    edges = np.linspace(0, length, max(1, min(pieces, length)) + 1).astype(int).tolist()
+    yield from itertools.pairwise(edges)
+
+
+def _carried(model: AutoregressiveModel, tokens: np.ndarray, begin: int, end: int) -> Iterator[Predictions]:
+    """One pass in chunks; the last prediction of a chunk is for the first token of the next."""
+    if begin >= end:
+        return
+    chunk = max(16, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.vocabulary))
+    step = model.start()
+    waiting = step.logits[0]  # (1, V): the prediction of the next token to be read
+    for first in range(begin, end, chunk):
+        ids = _ids(tokens, first, min(end, first + chunk), model.device)
+        step = model.extend(ids[None], step.state)
+        logits = torch.cat([waiting, step.logits[0, :-1]])
+        waiting = step.logits[0, -1:]
+        yield Predictions(torch.arange(first, first + len(ids)), ids, logits)
+
+
+class Window(NamedTuple):
+    """Tokens [begin, end) are read from BOS; those from `scored` on count."""
+
+    begin: int
+    scored: int
+    end: int
+
+
+def _cut(begin: int, end: int, context: int, stride: int) -> Iterator[Window]:
+    """Windows over one text: each scores what the ones before it have not."""
+    done = begin
+    while done < end:
+        stop = min(end, done + (context if done == begin else stride))
+        yield Window(max(begin, stop - context), done, stop)
+        done = stop
+
+
+def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[Window]:
+    """Whole documents, or their windows, until the limit is reached."""
+    for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        if begin >= limit:
+            return
+        yield from _cut(begin, end, protocol.context or end - begin, protocol.stride or 1)
+
+
+def _windows(model: AutoregressiveModel, tokens: np.ndarray, windows: Iterator[Window]) -> Iterator[Predictions]:
+    """Many windows in one batch; they are grouped as they come, padded to the longest."""
+    at_once = TOKENS_AT_ONCE
+    if not isinstance(model, NeuralModel):  # its logits come for all positions, counted or not
+        at_once = min(at_once, LOGITS_AT_ONCE // model.vocabulary)
+    group: list[Window] = []
+    longest = 0
+    for window in windows:
+        longest = max(longest, window.end - window.begin)
+        if group and (len(group) + 1) * longest > at_once:
+            yield from _read(model, tokens, group)
+            group, longest = [], window.end - window.begin
+        group.append(window)
+    if group:
+        yield from _read(model, tokens, group)
+
+
+def _read(model: AutoregressiveModel, tokens: np.ndarray, group: list[Window]) -> Iterator[Predictions]:
+    target = Sequences.pack([tokens[window.begin : window.end].astype(np.int64) for window in group])
+    batch = Batch(target).to(model.device)
+    positions = torch.arange(target.ids.shape[1])
+    begins, scored, ends = (torch.tensor(column) for column in zip(*group, strict=True))
+    counts = (positions >= (scored - begins)[:, None]) & (positions < (ends - begins)[:, None])  # (B, T)
+    where = (positions + begins[:, None])[counts]
+    targets = batch.target.ids[counts.to(model.device)]
+    vectors = model.hidden(batch) if isinstance(model, NeuralModel) else model.logits(batch)
+    vectors = vectors[counts.to(model.device)]  # only what counts meets the vocabulary
+    at_once = max(16, LOGITS_AT_ONCE // model.vocabulary)
+    for first in range(0, len(where), at_once):
+        piece = slice(first, first + at_once)
+        logits = model.readout(vectors[piece]) if isinstance(model, NeuralModel) else vectors[piece]
+        yield Predictions(where[piece], targets[piece], logits)
+
+
+def _ids(tokens: np.ndarray, begin: int, end: int, device: torch.device) -> Tensor:
+    return torch.from_numpy(tokens[begin:end].astype(np.int64)).to(device)
+
+
+class Alternative(NamedTuple):
+    """A token that the model might have expected."""
+
+    token: int
+    probability: float
+
+
+class TokenScore(NamedTuple):
+    """One token, how surprising it was, and what was expected instead."""
+
+    token: int
+    surprisal: float  # nats
+    rank: int  # 1: the model's first choice
+    alternatives: list[Alternative]
+
+
+@torch.inference_mode()
+def token_scores(
+    model: AutoregressiveModel, corpus: Corpus, protocol: Protocol | None = None, *, alternatives: int = 5
+) -> list[TokenScore]:
+    """Every token of a corpus by itself, in the order of the text."""
+    found: list[TokenScore | None] = [None] * len(corpus)
+    for where, targets, logits in predictions(model, corpus, protocol or protocol_for(model, corpus)):
+        log_probs = F.log_softmax(logits, dim=-1)
+        chosen = log_probs.gather(1, targets[:, None])  # (N, 1)
+        ranks = (log_probs > chosen).sum(1) + 1
+        top, tokens = log_probs.topk(min(alternatives, model.vocabulary), dim=-1)
+        columns = (where, targets, chosen[:, 0], ranks, tokens, top.exp())
+        for place, target, log_prob, rank, expected, probabilities in zip(*(c.tolist() for c in columns), strict=True):
+            others = [Alternative(*pair) for pair in zip(expected, probabilities, strict=True)]
+            found[place] = TokenScore(target, -log_prob, rank, others)
+    return [entry for entry in found if entry is not None]

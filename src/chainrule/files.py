@@ -1,0 +1,67 @@
+"""Files that are either whole or not there: written under another name, synced, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a temporary name to write to; the file takes its real name when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    temporary.chmod(0o644)
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """The same for a folder. If another process was faster, its folder stays and ours is dropped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    temporary.chmod(0o755)
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            _sync(file)
+        _sync(temporary)
+        with contextlib.suppress(FileExistsError, NotADirectoryError):
+            _rename_new(temporary, path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a text file in one move."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _rename_new(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

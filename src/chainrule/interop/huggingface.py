@@ -1,0 +1,193 @@
+"""GPT-2 folders of Hugging Face transformers: config.json and model.safetensors, in both directions.
+
+What is read here and written there is the same function: the logits of `GPT2LMHeadModel` for [bos, x_1, …, x_{T−1}]
+are those of `GPT` for x_1, …, x_T. Neither direction needs transformers, and no pickle is ever loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from chainrule.errors import ConfigError, RunError
+from chainrule.files import whole_file, write_whole
+from chainrule.models.gpt import GPT, GPTConfig
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+TRUNK = {
+    "wpe.weight": "trunk.positions.weight",
+    "ln_f.weight": "trunk.norm.weight",
+    "ln_f.bias": "trunk.norm.bias",
+}
+BLOCK = {
+    "ln_1": "attention_norm",
+    "attn.c_attn": "query_key_value",
+    "attn.c_proj": "attention_out",
+    "ln_2": "mlp_norm",
+    "mlp.c_fc": "mlp_in",
+    "mlp.c_proj": "mlp_out",
+}
+
+# Settings that change what GPT2LMHeadModel computes, with the one value that `GPT` computes as well.
+ARITHMETIC = {
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "layer_norm_epsilon": (1e-5,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+}
+
+
+def write_gpt2(model: GPT, folder: Path) -> None:
+    """Write a folder that `GPT2LMHeadModel.from_pretrained` loads."""
+    config = model.config
+    if config.layout != "gpt2":
+        raise RunError(
+            f"a gpt of layout {config.layout!r} has no twin in Hugging Face transformers; "
+            "train one that has, with --set model.layout=gpt2"
+        )
+    ours = model.state_dict()
+    weights = {theirs: _turned(name, ours[name]).contiguous() for theirs, name in _names(config)}
+    with whole_file(folder / WEIGHTS) as temporary:
+        save_file(weights, temporary, metadata={"format": "pt"})
+    write_whole(folder / "config.json", json.dumps(_their_config(model), indent=2) + "\n")
+
+
+def read_gpt2(folder: Path) -> GPT:
+    """The model in a folder that `GPT2LMHeadModel.save_pretrained` has written."""
+    config = _our_config(folder)
+    model = GPT(config)
+    found = _read_weights(folder)
+    weights = {}
+    for theirs, name in _names(config):
+        tensor = found.get(theirs, found.get(theirs.removeprefix("transformer.")))
+        if tensor is None:
+            raise RunError(f"the weights in {str(folder)!r} have no {theirs!r}; the folder is not a whole GPT-2")
+        weights[name] = _turned(name, tensor).to(torch.float32)
+    for name, parameter in model.state_dict().items():
+        if weights[name].shape != parameter.shape:
+            shapes = f"{tuple(weights[name].shape)} where config.json implies {tuple(parameter.shape)}"
+            raise RunError(f"the weights in {str(folder)!r} do not fit their config: {name} has the shape {shapes}")
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def _names(config: GPTConfig) -> Iterator[tuple[str, str]]:
+    """Every parameter: its name there and its name here."""
+    if config.shares_embeddings:
+        yield "transformer.wte.weight", "tokens.weight"
+    else:
+        yield "transformer.wte.weight", "tokens.embedding.weight"
+        yield "lm_head.weight", "tokens.head"
+    for theirs, name in TRUNK.items():
+        yield f"transformer.{theirs}", name
+    for layer in range(config.layers):
+        for theirs, name in BLOCK.items():
+            for kind in ("weight", "bias"):
+                yield f"transformer.h.{layer}.{theirs}.{kind}", f"trunk.blocks.{layer}.{name}.{kind}"
+
+
+def _turned(name: str, tensor: Tensor) -> Tensor:
+    """The few matrices that are stored one way there and the other way here."""
+    return tensor.T if name in ("tokens.weight", "tokens.head") or name.endswith("mlp_out.weight") else tensor
+
+
+def _their_config(model: GPT) -> dict[str, Any]:
+    config = model.config
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocabulary,
+        "n_positions": config.context,
+        "n_ctx": config.context,
+        "n_embd": config.width,
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "n_inner": config.multiple * config.width,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "tie_word_embeddings": config.shares_embeddings,
+        "bos_token_id": model.bos,
+        "eos_token_id": 0,
+        "torch_dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+    }
+
+
+def _our_config(folder: Path) -> GPTConfig:
+    theirs = _read_json(folder / "config.json")
+    kind = theirs.get("model_type")
+    if kind != "gpt2":
+        raise RunError(f"{str(folder)!r} holds a model of type {kind!r}; only 'gpt2' can be read")
+    for setting, usable in ARITHMETIC.items():
+        value = theirs.get(setting, usable[0])
+        if value not in usable:
+            raise RunError(f"{str(folder)!r} sets {setting} to {value!r}; only {usable[0]!r} can be read")
+    try:
+        width = theirs["n_embd"]
+        inner = theirs.get("n_inner") or 4 * width
+        if inner % width:
+            raise RunError(f"{str(folder)!r} has an MLP of {inner}; only multiples of the width {width} can be read")
+        return GPTConfig.parse(
+            {
+                "layout": "gpt2",
+                "vocabulary": theirs["vocab_size"],
+                "layers": theirs["n_layer"],
+                "width": width,
+                "heads": theirs["n_head"],
+                "context": theirs["n_positions"],
+                "multiple": inner // width,
+                "dropout": theirs.get("resid_pdrop", 0.1),
+                "tied": theirs.get("tie_word_embeddings", True),
+                "bos": theirs.get("bos_token_id"),
+            }
+        )
+    except KeyError as missing:
+        raise RunError(f"the config.json in {str(folder)!r} has no {missing}; it is not one of a GPT-2") from None
+    except ConfigError as error:
+        raise RunError(f"the config.json in {str(folder)!r} cannot be used: {error}") from None
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of the folder, from one file or from the shards that an index lists."""
+    if (folder / WEIGHTS).is_file():
+        files = [WEIGHTS]
+    elif (folder / INDEX).is_file():
+        files = sorted(set(_read_json(folder / INDEX).get("weight_map", {}).values()))
+    elif any(folder.glob("*.bin")):
+        raise RunError(
+            f"{str(folder)!r} holds its weights as a pickle (.bin), which can run any code and is never loaded; "
+            "save it anew with transformers: save_pretrained(folder) writes model.safetensors"
+        )
+    else:
+        raise RunError(f"{str(folder)!r} has no {WEIGHTS}; check the path")
+    weights: dict[str, Tensor] = {}
+    for name in files:
+        try:
+            weights |= load_file(folder / name)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"the weights {str(folder / name)!r} cannot be read: {error}") from None
+    return weights
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{str(path.parent)!r} has no {path.name}; it is not a Hugging Face model folder") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{str(path)!r} cannot be read: {error}") from None
+    if not isinstance(values, dict):
+        raise RunError(f"{str(path)!r} holds no settings; it is not one of a Hugging Face model")
+    return values

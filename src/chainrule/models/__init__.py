@@ -1,0 +1,31 @@
+"""The families. To add one: write its file, name it here (CONTRIBUTING.md walks through it)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chainrule.errors import ConfigError, nearest
+from chainrule.models.base import AutoregressiveModel
+from chainrule.models.gpt import GPT
+from chainrule.models.ngram import NGram
+from chainrule.models.recurrent import Recurrent
+
+FAMILIES: dict[str, type[AutoregressiveModel]] = {
+    "ngram": NGram,
+    "recurrent": Recurrent,
+    "gpt": GPT,
+}
+
+
+def family(name: str) -> type[AutoregressiveModel]:
+    """The class of a family."""
+    if name not in FAMILIES:
+        raise ConfigError(f"unknown family {name!r}; {nearest(name, FAMILIES)}")
+    return FAMILIES[name]
+
+
+def build(name: str, settings: Mapping[str, Any]) -> AutoregressiveModel:
+    """A new model of a family; what the settings leave open takes the family's defaults."""
+    kind = family(name)
+    return kind(kind.Config.parse(settings, where="model"))

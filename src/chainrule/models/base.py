@@ -1,0 +1,226 @@
+"""The interface: every model is a factorisation log P(x | s) = Σ_t log P(x_t | x_<t, s).
+
+DensityModel                how likely is this sequence?
+└── AutoregressiveModel     ... and what comes next, token by token?
+    ├── NeuralModel         logits = readout(hidden), trained by gradients
+    └── Recomputed          any model without its cache: the slow reference for the fast paths
+CountModel                  beside one of them: trained by counting instead of gradients
+
+Conventions. BOS lives inside the model: `start` gives the first prediction, so no decoder knows about it. EOS is
+an ordinary token. State is passed, never stored; `extend` may use its state up in place, `types.select` copies.
+`extend` in chunks of any size equals `logits` on the whole, and `testing.check_model` proves it for each family.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, cast, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chainrule.config import ModelConfig
+from chainrule.errors import DataError
+from chainrule.types import Batch, Sequences, State, Step
+
+
+class DensityModel(nn.Module, ABC):
+    """A distribution over sequences, perhaps given a source."""
+
+    Config: ClassVar[type[ModelConfig]]
+    task: ClassVar[str]  # what it models: "language", "translation", "image", ...
+    likelihood: ClassVar[Literal["exact", "lower_bound"]] = "exact"
+
+    config: ModelConfig
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = config.vocabulary
+
+    @abstractmethod
+    def log_prob(self, batch: Batch) -> Tensor:
+        """(B,) nats: log P(target | source), or a lower bound where `likelihood` says so."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's numbers live."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            return tensor.device
+        return torch.device("cpu")
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first line of the family's docstring."""
+        return (cls.__doc__ or "").strip().split("\n")[0]
+
+
+class AutoregressiveModel(DensityModel):
+    """A model that predicts each token from the ones before it."""
+
+    @abstractmethod
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, T, V); [:, t] predicts target.ids[:, t] from the tokens before it."""
+
+    @abstractmethod
+    def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
+        """The prediction of the first token, (B, 1, V), and the state that has read nothing but BOS."""
+
+    @abstractmethod
+    def extend(self, tokens: Tensor, state: State) -> Step:
+        """Read tokens (B, K) after those in the state: prefill, single steps and streams alike."""
+
+    @property
+    def context(self) -> int | None:
+        """The longest sequence that the model can read from its start; None where there is no limit.
+
+        Longer text is read by moving a window (see `evaluation.likelihood` and `decoding.generate`), which is a
+        choice of protocol and not a property of the distribution, so models never do it by themselves.
+        """
+        return None
+
+    @final
+    def step(self, token: Tensor, state: State) -> Step:
+        """Read one token (B,) and predict the next."""
+        return self.extend(token[:, None], state)
+
+    @final
+    def token_log_probs(self, batch: Batch) -> Tensor:
+        """(B, T) nats of each token given those before it; zero past the end of a row."""
+        log_probs = F.log_softmax(self.logits(batch), dim=-1)
+        ids = batch.target.ids.clamp(0, self.vocabulary - 1)
+        return log_probs.gather(-1, ids[..., None])[..., 0].masked_fill(~batch.target.mask, 0.0)
+
+    def log_prob(self, batch: Batch) -> Tensor:
+        return self.token_log_probs(batch).sum(-1)
+
+    def require_room(self, length: int) -> None:
+        """Refuse a sequence that is longer than the context."""
+        if self.context is not None and length > self.context:
+            raise DataError(
+                f"a sequence of {length} tokens does not fit into the context of {self.context}; "
+                "score it by windows, cut it, or train with a larger context"
+            )
+
+
+class Advance(NamedTuple):
+    """Hidden vectors of the tokens just read, and the state after them."""
+
+    hidden: Tensor  # (B, K, D); readout of [:, i] predicts the token after tokens[:, i]
+    state: State
+
+
+class NeuralModel(AutoregressiveModel):
+    """A model whose predictions are a readout of hidden vectors.
+
+    The split lets an objective touch only some rows of the vocabulary, and lets a loss skip padded positions.
+    """
+
+    @property
+    def bos(self) -> int:
+        """The id that stands before the first token: one past the vocabulary, so no text can contain it."""
+        return self.vocabulary
+
+    recipe: ClassVar[Mapping[str, Any]] = {}
+    """Training settings that suit the family: the defaults of `TrainConfig` as far as its user leaves them open."""
+
+    @property
+    def segment(self) -> int:
+        """Tokens in one row of a training batch, unless the user says otherwise."""
+        return self.context or 64
+
+    def vocabulary_tables(self) -> Iterator[nn.Parameter]:
+        """The parameters with a row per token, embeddings and readouts; optimizers treat them apart."""
+        for module in self.modules():
+            if isinstance(module, nn.Embedding):
+                yield cast(nn.Parameter, module.weight)
+
+    @abstractmethod
+    def hidden(self, batch: Batch) -> Tensor:
+        """(B, T, D); readout of [:, t] predicts target.ids[:, t]."""
+
+    @abstractmethod
+    def readout(self, hidden: Tensor) -> Tensor:
+        """(..., D) to logits (..., V)."""
+
+    @abstractmethod
+    def initial(self, source: Sequences | None, batch_size: int) -> State:
+        """The state before BOS."""
+
+    @abstractmethod
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        """Read tokens (B, K), BOS among them, after those in the state."""
+
+    @final
+    def logits(self, batch: Batch) -> Tensor:
+        return self.readout(self.hidden(batch))
+
+    @final
+    def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
+        rows = batch_size if source is None else source.ids.shape[0]
+        bos = torch.full((rows, 1), self.bos, dtype=torch.int64, device=self.device)
+        hidden, state = self.advance(bos, self.initial(source, rows))
+        return Step(self.readout(hidden), state)
+
+    @final
+    def extend(self, tokens: Tensor, state: State) -> Step:
+        hidden, state = self.advance(tokens, state)
+        return Step(self.readout(hidden), state)
+
+
+def shift_right(ids: Tensor, bos: int) -> Tensor:
+    """What a model reads in order to predict `ids`: BOS, then all but the last token. The one shift in the package."""
+    return F.pad(ids, (1, 0), value=bos)[:, :-1]
+
+
+def readable(target: Sequences) -> Tensor:
+    """The ids with what lies past the lengths set to 0, so that padding may hold anything."""
+    return target.ids.masked_fill(~target.mask, 0)
+
+
+@final
+class Recomputed(AutoregressiveModel):
+    """Any model, with `start` and `extend` derived from `logits` alone: slow, and therefore the reference."""
+
+    def __init__(self, model: AutoregressiveModel) -> None:
+        super().__init__(ModelConfig(vocabulary=model.vocabulary))
+        self.model = model
+
+    @property
+    def context(self) -> int | None:
+        return self.model.context
+
+    def logits(self, batch: Batch) -> Tensor:
+        return self.model.logits(batch)
+
+    def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
+        rows = batch_size if source is None else source.ids.shape[0]
+        nothing = torch.zeros(rows, 0, dtype=torch.int64, device=self.device)
+        return self._predict(nothing, () if source is None else (source.ids, source.lengths), since=0)
+
+    def extend(self, tokens: Tensor, state: State) -> Step:
+        ids, *source = cast(tuple[Tensor, ...], state)
+        return self._predict(torch.cat([ids, tokens], dim=1), tuple(source), since=ids.shape[1] + 1)
+
+    def _predict(self, ids: Tensor, source: tuple[Tensor, ...], since: int) -> Step:
+        """Append a token that nothing may look at; `logits` then holds a prediction after every token read."""
+        padded = F.pad(ids, (0, 1))
+        batch = Batch(Sequences.full(padded), Sequences(*source) if source else None)
+        return Step(self.model.logits(batch)[:, since:], (ids, *source))
+
+
+class CountModel(ABC):
+    """A model that learns by counting. Observing a text in pieces of any size equals observing it at once."""
+
+    @abstractmethod
+    def observe(self, target: Sequences, state: State | None = None) -> State:
+        """Count every real token given what came before it; the state lets the next piece carry on.
+
+        Without a state the rows begin at BOS. The rows of a piece must be full if another one follows.
+        """
+
+    @abstractmethod
+    def estimate(self) -> None:
+        """Turn the counts into probabilities. Observing more afterwards and estimating again is allowed."""

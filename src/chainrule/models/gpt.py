@@ -1,0 +1,309 @@
+"""GPT: a stack of causal self-attention and feed-forward blocks over the tokens read so far.
+
+    x⁰ = E[x_<t]                                    h = x + Attention(norm(x))      h_t attends to h_≤t
+    P(x_t | x_<t) = softmax(W norm(xᴸ))             x' = h + MLP(norm(h))
+
+Two layouts share this frame. `gpt2` is Radford et al., 2019, number for number what Hugging Face's GPT2LMHeadModel
+computes, so checkpoints travel both ways. `modern` is what small models learn fastest with: rotary positions
+(Su et al., 2021), RMS norm (Zhang & Sennrich, 2019) without weights, normalised queries and keys (Henry et al.,
+2020), squared ReLU (So et al., 2021), no biases, and residual branches that start at zero.
+
+Shape letters: B rows, T positions, K tokens in a chunk, V vocabulary, D width, H heads, C capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, Self, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from chainrule.config import ModelConfig
+from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place
+from chainrule.nn.positions import Rotary, Rotation
+from chainrule.types import Batch, Sequences, State
+
+
+class GPTConfig(ModelConfig):
+    """The defaults have 1.2M parameters besides the embeddings."""
+
+    layout: Literal["modern", "gpt2"] = Field("modern", description="gpt2: can be exported to Hugging Face")
+    layers: int = Field(6, ge=1, description="blocks of attention and MLP")
+    width: int = Field(128, ge=1, description="size of a hidden vector")
+    heads: int = Field(4, ge=1, description="attention heads in a block")
+    context: int = Field(256, ge=1, description="the longest sequence that the model can read")
+    multiple: int = Field(4, ge=1, description="size of the MLP's hidden layer, in widths")
+    dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings, attention and residual branches")
+    tied: bool | None = Field(None, description="readout shares the embeddings; none: gpt2 does, modern does not")
+    bos: int | None = Field(None, ge=0, description="a token to begin with; none: gpt2 0, modern an id of its own")
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def first(self) -> int:
+        """The id that stands before the first token."""
+        if self.bos is not None:
+            return self.bos
+        return 0 if self.layout == "gpt2" else self.vocabulary
+
+    @property
+    def rows(self) -> int:
+        """Rows of the embedding: the vocabulary, and BOS where it is no token."""
+        return max(self.vocabulary, self.first + 1)
+
+    @property
+    def shares_embeddings(self) -> bool:
+        return self.layout == "gpt2" if self.tied is None else self.tied
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.width % self.heads:
+            below = self.width // self.heads * self.heads
+            options = " or ".join(str(width) for width in (below, below + self.heads) if width)
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; try {options}")
+        if self.layout == "modern" and self.head_width % 2:
+            raise ValueError(
+                f"heads of width {self.head_width} cannot be rotated, since rotary positions turn pairs; "
+                f"try width {self.width + self.heads} with heads {self.heads}"
+            )
+        if self.bos is not None and self.bos >= self.vocabulary:
+            raise ValueError(
+                f"bos {self.bos} is not a token of a vocabulary of {self.vocabulary}; try 0, or leave it out"
+            )
+        return self
+
+
+class GPTState(NamedTuple):
+    """Keys and values of every token read, a tensor for each layer, in caches as long as the context."""
+
+    keys: tuple[Tensor, ...]  # (B, H, C, D/H) each
+    values: tuple[Tensor, ...]
+    positions: Tensor  # (B,) tokens read so far, BOS among them
+
+
+class GPT(NeuralModel):
+    """Transformer decoder: modern recipe, or the GPT-2 layout that Hugging Face reads and writes."""
+
+    Config = GPTConfig
+    task = "language"
+    config: GPTConfig
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__(config)
+        self.tokens = TiedTokens(config) if config.shares_embeddings else UntiedTokens(config)
+        self.trunk = ModernTrunk(config) if config.layout == "modern" else GPT2Trunk(config)
+
+    @property
+    def bos(self) -> int:
+        return self.config.first
+
+    @property
+    def context(self) -> int:
+        return self.config.context
+
+    def vocabulary_tables(self) -> Iterator[nn.Parameter]:
+        return self.tokens.parameters()
+
+    def hidden(self, batch: Batch) -> Tensor:
+        inputs = shift_right(readable(batch.target), self.bos)
+        length = inputs.shape[1]
+        self.require_room(length)
+        attention = CausalAttention(self.config.dropout if self.training else 0.0)
+        return self.trunk.read(self.tokens.embed(inputs), slice(0, length), [attention] * self.config.layers)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.tokens.readout(hidden)
+
+    def initial(self, source: Sequences | None, batch_size: int) -> GPTState:
+        config = self.config
+        like = next(self.tokens.parameters())
+        shape = (batch_size, config.heads, config.context, config.head_width)
+        # Zeros, not memory as it is found: masked slots still enter a product with weight 0, and 0 · NaN is NaN.
+        keys, values = (tuple(like.new_zeros(shape) for _ in range(config.layers)) for _ in range(2))
+        return GPTState(keys, values, torch.zeros(batch_size, dtype=torch.int64, device=like.device))
+
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        keys, values, positions = cast(GPTState, state)
+        here = place(positions, tokens.shape[1])
+        self.require_room(here.end)
+        if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
+            keys, values = tuple(k.clone() for k in keys), tuple(v.clone() for v in values)
+        attends = [CachedAttention(k, v, here) for k, v in zip(keys, values, strict=True)]
+        hidden = self.trunk.read(self.tokens.embed(tokens), here.where, attends)
+        return Advance(hidden, GPTState(keys, values, positions + tokens.shape[1]))
+
+
+class Tokens(nn.Module, ABC):
+    """Between token ids and vectors, both ways. Matrices of readouts are stored (D, V), see `Widening`."""
+
+    @abstractmethod
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(B, K) to (B, K, D)."""
+
+    @abstractmethod
+    def readout(self, hidden: Tensor) -> Tensor:
+        """(..., D) to (..., V)."""
+
+
+class TiedTokens(Tokens):
+    """One table for both (Press & Wolf, 2017), kept as the readout needs it: that reads all of it at every step."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.vocabulary = config.vocabulary
+        self.weight = nn.Parameter(torch.empty(config.width, config.rows))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.weight.T)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return hidden @ self.weight[:, : self.vocabulary]
+
+
+class UntiedTokens(Tokens):
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.rows, config.width)
+        self.head = nn.Parameter(torch.empty(config.width, config.vocabulary))
+        for table in self.parameters():
+            nn.init.normal_(table, std=0.02)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return cast(Tensor, self.embedding(tokens))
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return hidden @ self.head
+
+
+class Trunk(nn.Module, ABC):
+    """From embedded tokens to hidden vectors.
+
+    Inside, the tokens of all rows are one list (N, D) with N = B·K, because all but attention treat them alike.
+    """
+
+    @abstractmethod
+    def read(self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend]) -> Tensor:
+        """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D); each block attends in its own way."""
+
+
+class ModernTrunk(Trunk):
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.rotary = Rotary(config.head_width, config.context)
+        self.dropout = config.dropout
+        self.blocks = nn.ModuleList(ModernBlock(config) for _ in range(config.layers))
+
+    def read(self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend]) -> Tensor:
+        rows = embedded.shape[0]
+        rotate = self.rotary(where)
+        x = dropped(normalised(embedded), self.dropout if self.training else 0.0).flatten(0, 1)
+        for block, attend in zip(self.blocks, attends, strict=True):
+            x = block(x, rows, rotate, attend)
+        return normalised(x).view_as(embedded)
+
+
+class ModernBlock(nn.Module):
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query_key_value = Widening(config.width, 3 * config.width)
+        self.attention_out = Widening(config.width, config.width)
+        self.mlp_in = Widening(config.width, config.multiple * config.width)
+        self.mlp_out = nn.Linear(config.multiple * config.width, config.width, bias=False)
+        self.dropout = config.dropout
+        for inward in (self.query_key_value, self.mlp_in):
+            nn.init.normal_(inward.weight, std=config.width**-0.5)
+        for outward in (self.attention_out, self.mlp_out):
+            nn.init.zeros_(outward.weight)
+
+    def forward(self, x: Tensor, rows: int, rotate: Rotation, attend: Attend) -> Tensor:
+        rate = self.dropout if self.training else 0.0
+        x = x + dropped(self.attention_out(self.attention(normalised(x), rows, rotate, attend)), rate)
+        return x + dropped(self.mlp_out(F.relu(self.mlp_in(normalised(x))).square()), rate)
+
+    def attention(self, x: Tensor, rows: int, rotate: Rotation, attend: Attend) -> Tensor:
+        projected = self.query_key_value(x).view(rows, -1, 3, self.heads, x.shape[1] // self.heads)
+        query, key = rotate(normalised(projected[:, :, :2])).transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
+        value = projected[:, :, 2].transpose(1, 2)
+        return attend(query, key, value).transpose(1, 2).reshape(x.shape)
+
+
+class GPT2Trunk(Trunk):
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(config.context, config.width)
+        self.dropout = config.dropout
+        self.blocks = nn.ModuleList(GPT2Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        nn.init.normal_(self.positions.weight, std=0.02)
+
+    def read(self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend]) -> Tensor:
+        rows = embedded.shape[0]
+        x = embedded + self.positions.weight[where]
+        x = dropped(x, self.dropout if self.training else 0.0).flatten(0, 1)
+        for block, attend in zip(self.blocks, attends, strict=True):
+            x = block(x, rows, attend)
+        return cast(Tensor, self.norm(x)).view_as(embedded)
+
+
+class GPT2Block(nn.Module):
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.query_key_value = Widening(config.width, 3 * config.width, bias=True)
+        self.attention_out = Widening(config.width, config.width, bias=True)
+        self.mlp_norm = nn.LayerNorm(config.width)
+        self.mlp_in = Widening(config.width, config.multiple * config.width, bias=True)
+        self.mlp_out = nn.Linear(config.multiple * config.width, config.width)
+        self.dropout = config.dropout
+        for inward in (self.query_key_value, self.mlp_in):
+            nn.init.normal_(inward.weight, std=0.02)
+        for outward in (self.attention_out, self.mlp_out):  # so that the residual stream does not grow with depth
+            nn.init.normal_(outward.weight, std=0.02 / math.sqrt(2 * config.layers))
+        nn.init.zeros_(self.mlp_out.bias)
+
+    def forward(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
+        rate = self.dropout if self.training else 0.0
+        x = x + dropped(self.attention_out(self.attention(self.attention_norm(x), rows, attend)), rate)
+        return x + dropped(self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x)), approximate="tanh")), rate)
+
+    def attention(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
+        projected = self.query_key_value(x).view(rows, -1, 3, self.heads, x.shape[1] // self.heads)
+        query, key, value = projected.transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
+        return attend(query, key, value).transpose(1, 2).reshape(x.shape)
+
+
+class Widening(nn.Module):
+    """A linear map of (N, D) to vectors at least as long, whose matrix is stored (in, out).
+
+    One token at a time, a matrix is read from memory once and hardly computed with; products with long contiguous
+    rows do that at about twice the speed, and in this direction the longer side is the output.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
+
+
+def dropped(x: Tensor, rate: float) -> Tensor:
+    """Dropout, at no cost where there is none: decoding passes here twice in every block."""
+    return F.dropout(x, rate) if rate else x
+
+
+def normalised(x: Tensor) -> Tensor:
+    """RMS norm without a weight: the matrix that follows can learn one."""
+    return F.rms_norm(x, (x.shape[-1],))

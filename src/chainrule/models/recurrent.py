@@ -1,0 +1,93 @@
+"""Recurrent language models: stacked layers of one of six cells, read by a softmax over the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from chainrule.config import ModelConfig
+from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.nn.dropout import VariationalDropout
+from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
+from chainrule.types import Batch, Sequences, State
+
+
+class RecurrentConfig(ModelConfig):
+    """Settings of the recurrent family."""
+
+    cell: Cell = Field("lstm", description="the recurrence; see docs/families/recurrent.md for the equations")
+    layers: int = Field(2, ge=1, description="recurrent layers, one on top of the other")
+    width: int = Field(256, ge=1, description="width of the embeddings and of every layer")
+    tied: bool = Field(True, description="the readout uses the embeddings as its weights")
+    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, between layers and before the readout")
+    recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of recurrent weights dropped per segment")
+    segment: int = Field(64, ge=1, description="tokens that gradients flow back through in truncated training")
+
+
+class Recurrent(NeuralModel):
+    """RNN, LSTM and GRU language models: a fixed-size memory carried through the text, in six kinds of cell.
+
+    With e_t the embedding of the token read at t (BOS first) and L layers,
+
+        h⁰_t = e_t,    hˡ_t = cellˡ(hˡ⁻¹_t, stateˡ_{t−1}),    P(x_{t+1} | x_≤t) = softmax(E hᴸ_t + b)
+
+    where E holds the same embeddings if they are tied (Press & Wolf, 2017; Inan et al., 2017). In training, dropout
+    masks stay the same over a segment (Gal & Ghahramani, 2016) and gradients are cut where the caller detaches the
+    state: truncated back-propagation through time (Williams & Peng, 1990). The cells are in `chainrule.nn.recurrent`.
+    """
+
+    Config = RecurrentConfig
+    task = "language"
+    config: RecurrentConfig
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocabulary + 1, config.width)  # the last row is BOS
+        nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
+        layer = CELLS[config.cell]
+        self.layers = nn.ModuleList(
+            layer(config.width, config.width, config.recurrent_dropout) for _ in range(config.layers)
+        )
+        self.dropout = VariationalDropout(config.dropout)
+        self.readout_weight: nn.Parameter | None = None
+        if not config.tied:
+            self.readout_weight = nn.Parameter(self.embedding.weight.detach()[:-1].clone())
+        self.readout_bias = nn.Parameter(torch.zeros(config.vocabulary))
+
+    @property
+    def segment(self) -> int:
+        return self.config.segment
+
+    def vocabulary_tables(self) -> Iterator[nn.Parameter]:
+        yield from super().vocabulary_tables()
+        if self.readout_weight is not None:
+            yield self.readout_weight
+
+    def hidden(self, batch: Batch) -> Tensor:
+        tokens = shift_right(readable(batch.target), bos=self.bos)
+        return self.advance(tokens, self.initial(None, tokens.shape[0])).hidden
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        weight = self.embedding.weight[:-1] if self.readout_weight is None else self.readout_weight
+        return F.linear(hidden, weight, self.readout_bias)
+
+    def initial(self, source: Sequences | None, batch_size: int) -> State:
+        return tuple(layer.initial(batch_size) for layer in self._stack)
+
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        values = self.dropout(self.embedding(tokens.t()))  # (K, B, D): time first, so that a step is one block
+        after = []
+        for layer, before in zip(self._stack, cast(tuple[LayerState, ...], state), strict=True):
+            values, layer_state = layer(values, before)
+            values = self.dropout(values)
+            after.append(layer_state)
+        return Advance(values.transpose(0, 1), tuple(after))
+
+    @property
+    def _stack(self) -> Iterable[RecurrentLayer]:
+        return cast(Iterable[RecurrentLayer], self.layers)

@@ -1,0 +1,288 @@
+"""Recurrent layers: six cells behind one small interface.
+
+A layer reads inputs (T, B, I), time first, after a state, and returns the hidden vectors (T, B, D) and the state
+after them. The state is a tuple of (B, D) tensors that begins with the hidden vector h; the LSTMs add their memory c.
+
+Each layer states its equation once, in `cell`: one time step, written plainly. `naive` loops over it and is the
+reference for `unroll`, the fast way through many steps. Decoding, a step or a few at a time, is `cell` again.
+
+In the equations x is the input of the step, h and c are the hidden vector and memory before it, h' and c' those
+after it, σ is the logistic function and ∘ the elementwise product. W works on inputs, U on hidden vectors; each gate
+has its own block of rows in `input_weight`, `recurrent_weight` and `bias`, in the order of the equations.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chainrule.nn.through_time import CoupledLSTM, InputResetGRU, PeepholeLSTM
+
+LayerState: TypeAlias = tuple[Tensor, ...]
+Cell: TypeAlias = Literal["rnn", "lstm", "lstm_peephole", "lstm_coupled", "gru", "gru_input_reset"]
+
+FEW_STEPS = 4
+"""Up to here, and without gradients, a loop over `cell` beats the set-up that a fused recurrence needs on a CPU."""
+
+
+class RecurrentLayer(nn.Module, ABC):
+    """One layer of cells; `gates` are the widths of the blocks of rows in its weights."""
+
+    def __init__(self, inputs: int, width: int, gates: list[int], recurrent_dropout: float) -> None:
+        super().__init__()
+        self.width = width
+        self.recurrent_dropout = recurrent_dropout
+        self.input_weight = nn.Parameter(torch.empty(sum(gates), inputs))
+        self.recurrent_weight = nn.Parameter(torch.empty(sum(gates), width))
+        self.bias = nn.Parameter(torch.zeros(sum(gates)))
+        # The eigenvalues of an orthogonal block all have absolute value 1, so that going through many steps neither
+        # blows gradients up nor lets them fade by the matrix alone.
+        for block in torch.split(self.input_weight.detach(), gates):
+            nn.init.xavier_uniform_(block)
+        for block in torch.split(self.recurrent_weight.detach(), gates):
+            nn.init.orthogonal_(block)
+
+    def initial(self, rows: int) -> LayerState:
+        """The state before anything was read: zeros."""
+        return (self.bias.new_zeros(rows, self.width),)
+
+    @abstractmethod
+    def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
+        """One time step: from inputs (B, I) and the state before to the state after."""
+
+    @abstractmethod
+    def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
+        """All time steps of inputs (T, B, I), fast. The recurrent weight is given, since some of it may be dropped."""
+
+    @final
+    def naive(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
+        """What `unroll` computes, as a plain loop that leaves the gradients to autograd."""
+        hidden = []
+        for step in inputs:
+            state = self.cell(step, state, recurrent_weight)
+            hidden.append(state[0])
+        return torch.stack(hidden), state
+
+    def forward(self, inputs: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Read inputs (T, B, I) after the state: hidden vectors (T, B, D) and the state after them."""
+        if torch.is_autocast_enabled(inputs.device.type):
+            # Rounding errors would add up over the steps: the recurrence itself keeps the precision of its weights.
+            with torch.autocast(inputs.device.type, enabled=False):
+                return self.forward(inputs.to(self.bias.dtype), state)
+        steps, rows, _ = inputs.shape
+        if steps == 0:
+            return inputs.new_empty(0, rows, self.width), state
+        # The same recurrent weights are dropped at all steps (DropConnect, as in Merity et al., 2018).
+        recurrent_weight = F.dropout(self.recurrent_weight, self.recurrent_dropout, self.training)
+        if steps <= FEW_STEPS and not torch.is_grad_enabled():
+            return self.naive(inputs, state, recurrent_weight)
+        return self.unroll(inputs, state, recurrent_weight)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_weight.shape[1]}, {self.width}, recurrent_dropout={self.recurrent_dropout}"
+
+    def _gates(self, inputs: Tensor, hidden: Tensor, recurrent_weight: Tensor) -> Tensor:
+        """W x + U h + b of all gates, (B, G)."""
+        return torch.addmm(F.linear(inputs, self.input_weight, self.bias), hidden, recurrent_weight.t())
+
+    def _fused(self, recurrent_weight: Tensor) -> _FusedArguments:
+        """What torch's fused recurrences take after the inputs and the state; of their two biases we need one."""
+        weights = [self.input_weight, recurrent_weight, self.bias, torch.zeros_like(self.bias)]
+        return _FusedArguments(weights, train=torch.is_grad_enabled())
+
+
+class _FusedArguments(NamedTuple):
+    weights: list[Tensor]
+    has_biases: bool = True
+    layers: int = 1
+    dropout: float = 0.0
+    train: bool = True
+    bidirectional: bool = False
+    batch_first: bool = False
+
+
+class RNN(RecurrentLayer):
+    """The simple recurrent network (Elman, 1990).
+
+    h' = tanh(W x + U h + b), where U starts with spectral radius 1.
+    """
+
+    def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
+        super().__init__(inputs, width, [width], recurrent_dropout)
+
+    def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
+        (hidden,) = state
+        return (self._gates(inputs, hidden, recurrent_weight).tanh(),)
+
+    def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
+        (hidden,) = state
+        outputs, last = torch.rnn_tanh(inputs, hidden[None], *self._fused(recurrent_weight))
+        return outputs, (last[0],)
+
+
+class LSTM(RecurrentLayer):
+    """Long short-term memory (Hochreiter & Schmidhuber, 1997) with a forget gate (Gers et al., 2000).
+
+    i = σ(W_i x + U_i h + b_i)        f = σ(W_f x + U_f h + b_f)
+    g = tanh(W_g x + U_g h + b_g)     o = σ(W_o x + U_o h + b_o)
+    c' = f ∘ c + i ∘ g                h' = o ∘ tanh(c')
+    """
+
+    def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
+        super().__init__(inputs, width, [width] * 4, recurrent_dropout)
+        nn.init.constant_(self.bias.detach()[width : 2 * width], 1.0)  # start by remembering
+
+    def initial(self, rows: int) -> LayerState:
+        return _hidden_and_memory(self, rows)
+
+    def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
+        hidden, memory = state
+        admit, keep, candidate, emit = self._gates(inputs, hidden, recurrent_weight).chunk(4, dim=1)
+        memory = keep.sigmoid() * memory + admit.sigmoid() * candidate.tanh()
+        return emit.sigmoid() * memory.tanh(), memory
+
+    def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
+        hidden, memory = state
+        outputs, *last = torch.lstm(inputs, (hidden[None], memory[None]), *self._fused(recurrent_weight))
+        return outputs, (last[0][0], last[1][0])
+
+
+class LSTMPeephole(RecurrentLayer):
+    """An LSTM whose gates also see the memory (Gers & Schmidhuber, 2000).
+
+    g = tanh(W_g x + U_g h + b_g)             i = σ(W_i x + U_i h + p_i ∘ c + b_i)
+    f = σ(W_f x + U_f h + p_f ∘ c + b_f)      o = σ(W_o x + U_o h + p_o ∘ c + b_o)
+    c' = f ∘ c + i ∘ g                        h' = o ∘ tanh(c')
+
+    Two readings are common. Here all three gates see the memory before the step, c (in Gers & Schmidhuber the output
+    gate sees c'), and each unit sees its own memory only: the peephole weights p are diagonal, not full matrices.
+    """
+
+    def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
+        super().__init__(inputs, width, [width] * 4, recurrent_dropout)
+        self.peephole = nn.Parameter(torch.zeros(3 * width))  # input, forget, output; starts as a plain LSTM
+        nn.init.constant_(self.bias.detach()[2 * width : 3 * width], 1.0)
+
+    def initial(self, rows: int) -> LayerState:
+        return _hidden_and_memory(self, rows)
+
+    def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
+        hidden, memory = state
+        candidate, *gates = self._gates(inputs, hidden, recurrent_weight).chunk(4, dim=1)
+        weights = self.peephole.chunk(3)
+        admit, keep, emit = (torch.sigmoid(gate + weight * memory) for gate, weight in zip(gates, weights, strict=True))
+        memory = keep * memory + admit * candidate.tanh()
+        return emit * memory.tanh(), memory
+
+    def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
+        hidden, memory = state
+        outputs, memory = PeepholeLSTM.apply(  # type: ignore[no-untyped-call]
+            inputs, hidden, memory, self.input_weight, recurrent_weight, self.bias, self.peephole
+        )
+        return outputs, (outputs[-1].clone(), memory)
+
+
+class LSTMCoupled(RecurrentLayer):
+    """An LSTM with one gate for both forgetting and admitting, f = 1 − i (Greff et al., 2017).
+
+    g = tanh(W_g x + U_g h + b_g)     i = σ(W_i x + U_i h + b_i)     o = σ(W_o x + U_o h + b_o)
+    c' = (1 − i) ∘ c + i ∘ g          h' = o ∘ tanh(c')
+    """
+
+    def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
+        super().__init__(inputs, width, [width] * 3, recurrent_dropout)
+        nn.init.constant_(self.bias.detach()[width : 2 * width], -1.0)  # start by remembering
+
+    def initial(self, rows: int) -> LayerState:
+        return _hidden_and_memory(self, rows)
+
+    def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
+        hidden, memory = state
+        candidate, admit, emit = self._gates(inputs, hidden, recurrent_weight).chunk(3, dim=1)
+        memory = torch.lerp(memory, candidate.tanh(), admit.sigmoid())
+        return emit.sigmoid() * memory.tanh(), memory
+
+    def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
+        hidden, memory = state
+        outputs, memory = CoupledLSTM.apply(  # type: ignore[no-untyped-call]
+            inputs, hidden, memory, self.input_weight, recurrent_weight, self.bias
+        )
+        return outputs, (outputs[-1].clone(), memory)
+
+
+class GRU(RecurrentLayer):
+    """The gated recurrent unit (Cho et al., 2014).
+
+    r = σ(W_r x + U_r h + b_r)            z = σ(W_z x + U_z h + b_z)
+    n = tanh(W_n x + b_n + r ∘ U_n h)     h' = (1 − z) ∘ n + z ∘ h
+
+    The reset gate works on U_n h, as in the common fast implementations, and not on h before U_n: so one product
+    serves all gates.
+    """
+
+    def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
+        super().__init__(inputs, width, [width] * 3, recurrent_dropout)
+        nn.init.constant_(self.bias.detach()[width : 2 * width], 1.0)  # start by remembering
+
+    def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
+        (hidden,) = state
+        reset, update, candidate = F.linear(inputs, self.input_weight, self.bias).chunk(3, dim=1)
+        reset_hidden, update_hidden, candidate_hidden = F.linear(hidden, recurrent_weight).chunk(3, dim=1)
+        reset = torch.sigmoid(reset + reset_hidden)
+        update = torch.sigmoid(update + update_hidden)
+        candidate = torch.tanh(candidate + reset * candidate_hidden)
+        return (torch.lerp(candidate, hidden, update),)
+
+    def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
+        (hidden,) = state
+        outputs, last = torch.gru(inputs, hidden[None], *self._fused(recurrent_weight))
+        return outputs, (last[0],)
+
+
+class GRUInputReset(RecurrentLayer):
+    """A gated recurrent unit whose reset gate works on the input instead of the hidden vector.
+
+    z = σ(W_z x + U_z h + b_z)                r = σ(W_r x + U_r h + b_r)
+    n = tanh(W_n (r ∘ x) + U_n h + b_n)       h' = (1 − z) ∘ h + z ∘ n
+
+    The reset gate is as wide as the input, and decides what of the input is read rather than what is remembered.
+    """
+
+    def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
+        super().__init__(inputs, width, [width, inputs, width], recurrent_dropout)
+        nn.init.constant_(self.bias.detach()[:width], -1.0)  # start by remembering
+
+    def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
+        (hidden,) = state
+        from_hidden = F.linear(hidden, recurrent_weight, self.bias)
+        gate_weight, candidate_weight = self.input_weight.tensor_split([-self.width])
+        gates, candidate = from_hidden.tensor_split([-self.width], dim=1)
+        update, reset = torch.addmm(gates, inputs, gate_weight.t()).sigmoid().tensor_split([self.width], dim=1)
+        candidate = torch.addmm(candidate, reset * inputs, candidate_weight.t()).tanh()
+        return (torch.lerp(hidden, candidate, update),)
+
+    def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
+        (hidden,) = state
+        outputs = InputResetGRU.apply(  # type: ignore[no-untyped-call]
+            inputs, hidden, self.input_weight, recurrent_weight, self.bias
+        )
+        return outputs, (outputs[-1].clone(),)
+
+
+def _hidden_and_memory(layer: RecurrentLayer, rows: int) -> LayerState:
+    return layer.bias.new_zeros(rows, layer.width), layer.bias.new_zeros(rows, layer.width)
+
+
+CELLS: dict[Cell, Callable[[int, int, float], RecurrentLayer]] = {
+    "rnn": RNN,
+    "lstm": LSTM,
+    "lstm_peephole": LSTMPeephole,
+    "lstm_coupled": LSTMCoupled,
+    "gru": GRU,
+    "gru_input_reset": GRUInputReset,
+}

@@ -1,0 +1,239 @@
+"""Recurrences with back-propagation through time written out by hand.
+
+Autograd through a Python loop records a dozen small operations per time step and adds up the weights' gradients
+step by step. Here, going forward, the input projections of all steps are one matrix product before the loop, and
+the gates are activated in place. Going backward, everything that does not depend on the gradient (the slopes) is
+computed for all steps at once, only the recurrence of the hidden gradient stays in the loop, and each weight's
+gradient is one product over all steps after it. `RecurrentLayer.naive` is the reference that the tests compare with.
+
+Shape letters beside those of `chainrule.types`: N = T·B, I width of the inputs, G width of all gates together.
+Time comes first here, so that a step is one contiguous block. Names ending in _s hold all steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class PeepholeLSTM(torch.autograd.Function):
+    """Gates in the order candidate, input, forget, output; the last three see the previous memory."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,  # (T, B, I)
+        hidden: Tensor,  # (B, D)
+        memory: Tensor,  # (B, D)
+        input_weight: Tensor,  # (4D, I)
+        recurrent_weight: Tensor,  # (4D, D)
+        bias: Tensor,  # (4D,)
+        peephole: Tensor,  # (3D,): input, forget, output
+    ) -> tuple[Tensor, Tensor]:
+        steps, width = inputs.shape[0], hidden.shape[1]
+        gates_s = _project(inputs, input_weight, bias)  # (T, B, 4D)
+        hidden_s = _room(hidden, steps)
+        memory_s = _room(memory, steps)
+        squashed_s = torch.empty_like(memory_s[1:])  # tanh of the memory
+        recurrent, peephole = recurrent_weight.t(), peephole.view(3, width)
+        for t in range(steps):
+            gates = gates_s[t].addmm_(hidden_s[t], recurrent).view(-1, 4, width)
+            gates[:, 1:].addcmul_(peephole, memory_s[t].unsqueeze(1)).sigmoid_()
+            candidate, admit, keep, emit = gates.unbind(1)
+            candidate.tanh_()
+            torch.mul(keep, memory_s[t], out=memory_s[t + 1]).addcmul_(admit, candidate)
+            torch.tanh(memory_s[t + 1], out=squashed_s[t])
+            torch.mul(emit, squashed_s[t], out=hidden_s[t + 1])
+        ctx.save_for_backward(inputs, input_weight, recurrent_weight, peephole, gates_s, hidden_s, memory_s, squashed_s)
+        return hidden_s[1:], memory_s[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, output_grad_s: Tensor, memory_grad: Tensor) -> tuple[Tensor, ...]:
+        inputs, input_weight, recurrent_weight, peephole, gates_s, hidden_s, memory_s, squashed_s = ctx.saved_tensors
+        steps, width = inputs.shape[0], memory_grad.shape[1]
+        candidate_s, admit_s, keep_s, emit_s = gates_s.chunk(4, dim=-1)
+
+        # What each gate's pre-activation does to the memory (first three) or to the output (last).
+        grad_s = torch.empty_like(gates_s)
+        by_candidate, by_admit, by_keep, by_emit = grad_s.chunk(4, dim=-1)
+        torch.mul(admit_s, _tanh_slope(candidate_s), out=by_candidate)
+        _sigmoid_slope(gates_s[..., width:], out=grad_s[..., width:])
+        by_admit.mul_(candidate_s)
+        by_keep.mul_(memory_s[:-1])
+        by_emit.mul_(squashed_s)
+        memory_slope_s = _tanh_slope(squashed_s).mul_(emit_s)
+
+        memory_grad, hidden_grad = memory_grad.clone(), torch.zeros_like(memory_grad)
+        for t in reversed(range(steps)):
+            hidden_grad += output_grad_s[t]
+            memory_grad.addcmul_(hidden_grad, memory_slope_s[t])
+            by_emit[t].mul_(hidden_grad)
+            grad_s[t].view(-1, 4, width)[:, :3].mul_(memory_grad.unsqueeze(1))
+            memory_grad.mul_(keep_s[t])
+            memory_grad.addcmul_(by_admit[t], peephole[0])
+            memory_grad.addcmul_(by_keep[t], peephole[1])
+            memory_grad.addcmul_(by_emit[t], peephole[2])
+            torch.mm(grad_s[t], recurrent_weight, out=hidden_grad)
+
+        seeing_grad_s = grad_s.view(*grad_s.shape[:2], 4, width)[:, :, 1:]
+        peephole_grad = (seeing_grad_s * memory_s[:-1].unsqueeze(2)).sum((0, 1)).flatten()
+        grad_s, by_input, by_recurrent, by_bias = _weight_gradients(grad_s, inputs, hidden_s)
+        inputs_grad = (grad_s @ input_weight).view_as(inputs)
+        return inputs_grad, hidden_grad, memory_grad, by_input, by_recurrent, by_bias, peephole_grad
+
+
+class CoupledLSTM(torch.autograd.Function):
+    """Gates in the order candidate, input, output; what is admitted is forgotten."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,  # (T, B, I)
+        hidden: Tensor,  # (B, D)
+        memory: Tensor,  # (B, D)
+        input_weight: Tensor,  # (3D, I)
+        recurrent_weight: Tensor,  # (3D, D)
+        bias: Tensor,  # (3D,)
+    ) -> tuple[Tensor, Tensor]:
+        steps, width = inputs.shape[0], hidden.shape[1]
+        gates_s = _project(inputs, input_weight, bias)  # (T, B, 3D)
+        hidden_s = _room(hidden, steps)
+        memory_s = _room(memory, steps)
+        squashed_s = torch.empty_like(memory_s[1:])
+        recurrent = recurrent_weight.t()
+        for t in range(steps):
+            gates = gates_s[t].addmm_(hidden_s[t], recurrent).view(-1, 3, width)
+            gates[:, 1:].sigmoid_()
+            candidate, admit, emit = gates.unbind(1)
+            candidate.tanh_()
+            torch.lerp(memory_s[t], candidate, admit, out=memory_s[t + 1])
+            torch.tanh(memory_s[t + 1], out=squashed_s[t])
+            torch.mul(emit, squashed_s[t], out=hidden_s[t + 1])
+        ctx.save_for_backward(inputs, input_weight, recurrent_weight, gates_s, hidden_s, memory_s, squashed_s)
+        return hidden_s[1:], memory_s[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, output_grad_s: Tensor, memory_grad: Tensor) -> tuple[Tensor, ...]:
+        inputs, input_weight, recurrent_weight, gates_s, hidden_s, memory_s, squashed_s = ctx.saved_tensors
+        steps, width = inputs.shape[0], memory_grad.shape[1]
+        candidate_s, admit_s, emit_s = gates_s.chunk(3, dim=-1)
+
+        grad_s = torch.empty_like(gates_s)
+        by_candidate, by_admit, by_emit = grad_s.chunk(3, dim=-1)
+        torch.mul(admit_s, _tanh_slope(candidate_s), out=by_candidate)
+        _sigmoid_slope(gates_s[..., width:], out=grad_s[..., width:])
+        by_admit.mul_(candidate_s - memory_s[:-1])
+        by_emit.mul_(squashed_s)
+        memory_slope_s = _tanh_slope(squashed_s).mul_(emit_s)
+        keep_s = 1 - admit_s
+
+        memory_grad, hidden_grad = memory_grad.clone(), torch.zeros_like(memory_grad)
+        for t in reversed(range(steps)):
+            hidden_grad += output_grad_s[t]
+            memory_grad.addcmul_(hidden_grad, memory_slope_s[t])
+            by_emit[t].mul_(hidden_grad)
+            grad_s[t].view(-1, 3, width)[:, :2].mul_(memory_grad.unsqueeze(1))
+            memory_grad.mul_(keep_s[t])
+            torch.mm(grad_s[t], recurrent_weight, out=hidden_grad)
+
+        grad_s, by_input, by_recurrent, by_bias = _weight_gradients(grad_s, inputs, hidden_s)
+        return (grad_s @ input_weight).view_as(inputs), hidden_grad, memory_grad, by_input, by_recurrent, by_bias
+
+
+class InputResetGRU(torch.autograd.Function):
+    """Gates in the order update (D), reset (I), candidate (D); the reset gate works on the inputs.
+
+    The reset gate needs the previous hidden vector, so the projection of the reset inputs stays in the loop: a
+    second product per step, and a second one going back. The other two input projections are hoisted.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,  # (T, B, I)
+        hidden: Tensor,  # (B, D)
+        input_weight: Tensor,  # (D + I + D, I)
+        recurrent_weight: Tensor,  # (D + I + D, D)
+        bias: Tensor,  # (D + I + D,)
+    ) -> Tensor:
+        steps, width = inputs.shape[0], hidden.shape[1]
+        sigmoids = bias.shape[0] - width  # the update and reset gates together
+        gates_s = bias.repeat(*inputs.shape[:2], 1)  # (T, B, D + I + D)
+        gates_s.flatten(0, 1)[:, :sigmoids].addmm_(inputs.flatten(0, 1), input_weight[:sigmoids].t())
+        hidden_s = _room(hidden, steps)
+        recurrent, candidate_weight = recurrent_weight.t(), input_weight[sigmoids:].t()
+        for t in range(steps):
+            gates = gates_s[t].addmm_(hidden_s[t], recurrent)
+            gates[:, :sigmoids].sigmoid_()
+            update, reset, candidate = gates[:, :width], gates[:, width:sigmoids], gates[:, sigmoids:]
+            candidate.addmm_(reset * inputs[t], candidate_weight).tanh_()
+            torch.lerp(hidden_s[t], candidate, update, out=hidden_s[t + 1])
+        ctx.save_for_backward(inputs, input_weight, recurrent_weight, gates_s, hidden_s)
+        return hidden_s[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, output_grad_s: Tensor) -> tuple[Tensor, ...]:
+        inputs, input_weight, recurrent_weight, gates_s, hidden_s = ctx.saved_tensors
+        steps, width = inputs.shape[0], hidden_s.shape[2]
+        sigmoids = gates_s.shape[2] - width
+        parts = [width, sigmoids - width, width]
+        update_s, reset_s, candidate_s = torch.split(gates_s, parts, dim=-1)
+
+        grad_s = torch.empty_like(gates_s)
+        by_update, by_reset, by_candidate = torch.split(grad_s, parts, dim=-1)
+        _sigmoid_slope(gates_s[..., :sigmoids], out=grad_s[..., :sigmoids])
+        by_update.mul_(candidate_s - hidden_s[:-1])
+        by_reset.mul_(inputs)
+        torch.mul(update_s, _tanh_slope(candidate_s), out=by_candidate)
+        keep_s = 1 - update_s
+
+        hidden_grad = torch.zeros_like(hidden_s[0])
+        reset_inputs_grad_s = torch.empty_like(inputs)
+        candidate_weight = input_weight[sigmoids:]
+        for t in reversed(range(steps)):
+            hidden_grad += output_grad_s[t]
+            by_update[t].mul_(hidden_grad)
+            by_candidate[t].mul_(hidden_grad)
+            by_reset[t].mul_(torch.mm(by_candidate[t], candidate_weight, out=reset_inputs_grad_s[t]))
+            hidden_grad.mul_(keep_s[t]).addmm_(grad_s[t], recurrent_weight)
+
+        grad_s, by_input, by_recurrent, by_bias = _weight_gradients(grad_s, inputs, hidden_s)
+        torch.mm(grad_s[:, sigmoids:].t(), (reset_s * inputs).flatten(0, 1), out=by_input[sigmoids:])
+        inputs_grad = (grad_s[:, :sigmoids] @ input_weight[:sigmoids]).view_as(inputs)
+        inputs_grad.addcmul_(reset_inputs_grad_s, reset_s)
+        return inputs_grad, hidden_grad, by_input, by_recurrent, by_bias
+
+
+def _project(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The input projections of all steps in one product: (T, B, I) to (T, B, G)."""
+    return torch.addmm(bias, inputs.flatten(0, 1), weight.t()).view(*inputs.shape[:2], -1)
+
+
+def _room(first: Tensor, steps: int) -> Tensor:
+    """Space for a value before the first step, which is given, and after each step: (T + 1, B, D)."""
+    values = first.new_empty(steps + 1, *first.shape)
+    values[0] = first
+    return values
+
+
+def _sigmoid_slope(values: Tensor, out: Tensor) -> Tensor:
+    """The derivative of the sigmoid where it takes these values."""
+    return torch.addcmul(values, values, values, value=-1, out=out)
+
+
+def _tanh_slope(values: Tensor) -> Tensor:
+    """The derivative of tanh where it takes these values."""
+    return (values * values).neg_().add_(1)
+
+
+def _weight_gradients(grad_s: Tensor, inputs: Tensor, hidden_s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """From the gradient (T, B, G) of the gates: itself as (N, G), then (G, I), (G, D) and (G,), each one product."""
+    grad_s = grad_s.flatten(0, 1)
+    transposed = grad_s.t()
+    return grad_s, transposed @ inputs.flatten(0, 1), transposed @ hidden_s[:-1].flatten(0, 1), grad_s.sum(0)

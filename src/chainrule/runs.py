@@ -1,0 +1,313 @@
+"""A run that can be used: how likely is this text, what comes next, can it be trusted?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from chainrule.config import DataConfig, RunConfig
+from chainrule.data.corpus import Corpus, encode_file
+from chainrule.decoding import Generation, Sampling, beam_search, stream
+from chainrule.errors import ConfigError, DecodingError
+from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
+from chainrule.evaluation.verify import Finding, verify
+from chainrule.models import build
+from chainrule.models.base import AutoregressiveModel
+from chainrule.tokenizers import Tokenizer
+from chainrule.training.checkpoint import RunFolder
+from chainrule.training.loop import Outcome
+
+
+class Text(NamedTuple):
+    """A generated text."""
+
+    text: str
+    log_prob: float  # nats, by the model's own distribution, of what was generated
+    tokens: int
+    finished: str  # "eos", "stop" or "length"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with its vocabulary and the record of how it came to be."""
+
+    folder: RunFolder
+    config: RunConfig
+    tokenizer: Tokenizer
+    model: AutoregressiveModel
+    outcome: Outcome | None = None  # of the training that gave this object
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    # How likely?
+
+    def score(
+        self,
+        text: str | None = None,
+        *,
+        data: str | None = None,
+        stride: int | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> Score:
+        """Score a text, or a file or any other data spec. The result is also kept in scores.jsonl."""
+        corpus, name = self.corpus(text, data)
+        result = score(self.model, corpus, protocol_for(self.model, corpus, stride=stride), progress=progress)
+        self.keep_score(result, corpus, name)
+        return result
+
+    def keep_score(self, result: Score, corpus: Corpus, name: str, *, split: str | None = None) -> None:
+        """Add a line to scores.jsonl: the numbers, their protocol, and which data they are about."""
+        about = {"data": name, "split": split, "fingerprint": corpus.fingerprint}
+        self.folder.append("scores.jsonl", {**about, **result.model_dump(mode="json")})
+
+    def token_scores(
+        self, text: str | None = None, *, data: str | None = None, stride: int | None = None, alternatives: int = 5
+    ) -> list[TokenScore]:
+        """Each token's surprisal and what the model expected instead."""
+        corpus, _ = self.corpus(text, data)
+        protocol = protocol_for(self.model, corpus, stride=stride)
+        return token_scores(self.model, corpus, protocol, alternatives=alternatives)
+
+    def corpus(self, text: str | None, data: str | None) -> tuple[Corpus, str]:
+        """What to score, and what to call it."""
+        if (text is None) == (data is None):
+            raise ConfigError("give either a text or data to score, and not both")
+        if text is not None:
+            unit = self.config.data.unit
+            return Corpus.of_text(text, self.tokenizer, unit="documents" if unit == "documents" else "stream"), "text"
+        assert data is not None
+        return encode_file(self.config.data, self.tokenizer, data), data
+
+    # What comes next?
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        length: int = 200,
+        num: int = 1,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        beam: int | None = None,
+        length_penalty: float = 1.0,
+        allow_unknown: bool = False,
+        **sampling: Any,
+    ) -> list[Text]:
+        """Continue a prompt `num` times: sampled (see `decoding.Sampling` for the settings), or by beam search."""
+        if beam is None:
+            words: dict[str, Any] = {"length": length, "num": num, "seed": seed, "stop": stop, **sampling}
+            texts = dict(self.stream(prompt, allow_unknown=allow_unknown, **words))
+            return [texts[row] for row in range(num)]
+        if sampling:
+            raise ConfigError(f"beam search does not sample; leave out {', '.join(sorted(sampling))}")
+        [found] = beam_search(
+            self.model,
+            [self._prompt(prompt, allow_unknown)],
+            width=max(beam, num),
+            num=num,
+            length=length,
+            eos=self.tokenizer.eos,
+            suppress=self._suppressed,
+            length_penalty=length_penalty,
+            stop=self._stopper(stop),
+        )
+        return [self._text(one, stop) for one in found]
+
+    def stream(
+        self,
+        prompt: str = "",
+        *,
+        length: int = 200,
+        num: int = 1,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        allow_unknown: bool = False,
+        show: Callable[[str], None] | None = None,
+        **sampling: Any,
+    ) -> Iterator[tuple[int, Text]]:
+        """As `generate`, each text as soon as it is finished; `show` receives the first one's as it grows."""
+        settings = Sampling.parse(sampling)
+        ids = self._prompt(prompt, allow_unknown)
+        rows: list[list[int]] = [[] for _ in range(num)]
+        log_probs = [0.0] * num
+        shown = 0
+        for tokens in stream(
+            self.model,
+            [ids] * num,
+            length=length,
+            sampling=settings,
+            seeds=[seed + row for row in range(num)],
+            eos=self.tokenizer.eos,
+            suppress=self._suppressed,
+            stop=self._stopper(stop),
+        ):
+            for token in tokens:
+                log_probs[token.row] += token.log_prob
+                if token.finished != "eos":
+                    rows[token.row].append(token.id)
+                done = None
+                if token.finished is not None:
+                    done = self._text(Generation(rows[token.row], log_probs[token.row], token.finished), stop)
+                if show is not None and token.row == 0:
+                    shown = self._show(rows[0], done, shown, show, stop)
+                if done is not None:
+                    yield token.row, done
+
+    def _show(
+        self, ids: list[int], done: Text | None, shown: int, show: Callable[[str], None], stop: Sequence[str]
+    ) -> int:
+        """Print what is certain: not half a character, and not what may yet become a stop string."""
+        text = done.text if done is not None else self.tokenizer.decode(ids)
+        end = len(text)
+        if done is None:
+            end -= max([len(one) - 1 for one in stop], default=0)
+            while end > shown and text[end - 1] == "\ufffd":
+                end -= 1
+        if end > shown:
+            show(text[shown:end])
+            return end
+        return shown
+
+    def _prompt(self, prompt: str, allow_unknown: bool) -> list[int]:
+        """The ids of a prompt. What the model has never seen would be read as nothing in particular: ask first."""
+        unknown = self.tokenizer.unknown
+        ids: list[int] = self.tokenizer.encode(prompt).tolist()
+        if unknown in ids and not allow_unknown:
+            parts = [part for part in prompt.split() if unknown in self.tokenizer.encode(part)]
+            named = ", ".join(map(repr, parts[:3])) or "white space"
+            raise DecodingError(
+                f"the prompt holds what the vocabulary lacks, in {named}; "
+                "leave it out, or let it be read as <unk> with --allow-unknown"
+            )
+        return ids
+
+    def _text(self, generation: Generation, stop: Sequence[str]) -> Text:
+        text = self.tokenizer.decode(generation.ids)
+        cuts = [text.index(one) for one in stop if one in text]
+        return Text(text[: min(cuts)] if cuts else text, generation.log_prob, len(generation.ids), generation.finished)
+
+    def _stopper(self, stop: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+        if not stop:
+            return None
+        longest = max(len(one) for one in stop)
+
+        def done(ids: Sequence[int]) -> bool:
+            # A token is at least a byte, a character at most four: the tail is long enough for any stop string.
+            tail = self.tokenizer.decode(ids[-4 * longest - 4 :])
+            return any(one in tail for one in stop)
+
+        return done
+
+    @property
+    def _suppressed(self) -> list[int]:
+        """An unknown token is no text, and a model of one long stream has never seen an end."""
+        unknown = [] if self.tokenizer.unknown is None else [self.tokenizer.unknown]
+        never_seen = [self.tokenizer.eos] if self.config.data.unit == "stream" else []
+        without_text = range(self.tokenizer.vocabulary, self.model.vocabulary)  # of padded vocabularies
+        return [*unknown, *never_seen, *without_text]
+
+    # Can it be trusted, and what is it?
+
+    def verify(self, *, seed: int = 0) -> list[Finding]:
+        """The checks of every family, on this very model."""
+        return verify(self.model, seed=seed)
+
+    def info(self) -> dict[str, Any]:
+        """What the run is, in plain values."""
+        scores = self.folder.records("scores.jsonl")
+        metrics = [record for record in self.folder.records("metrics.jsonl") if "loss" in record]
+        last = metrics[-1] if metrics else {}
+        return {
+            "path": str(self.path),
+            "family": self.config.family,
+            "summary": type(self.model).summary(),
+            "parameters": parameters(self.model),
+            "vocabulary": self.model.vocabulary,
+            "context": self.model.context,
+            "tokenizer": self.config.tokenizer,
+            "tokenizer_note": self.tokenizer.note,
+            "data": self.config.data.train,
+            "steps": last.get("step"),
+            "tokens": last.get("tokens"),
+            "seconds": last.get("seconds"),
+            "validation": next((one for one in reversed(scores) if one.get("split") == "validation"), None),
+            "test": next((one for one in reversed(scores) if one.get("split") == "test"), None),
+        }
+
+    def card(self) -> str:
+        """The run in prose, for card.md."""
+        about = self.info()
+        lines = [
+            f"# {self.path.name}: {about['family']}",
+            "",
+            about["summary"],
+            "",
+            f"- parameters: {about['parameters']:,}",
+            f"- vocabulary: {about['vocabulary']:,} ({about['tokenizer']}; {about['tokenizer_note']})",
+            f"- trained on: {about['data']}",
+        ]
+        if about["steps"]:
+            lines.append(f"- steps: {about['steps']:,}, tokens: {about['tokens']:,}, seconds: {about['seconds']:,.0f}")
+        for split in ("validation", "test"):
+            if (found := about[split]) is not None:
+                lines += ["", f"## {split.capitalize()}: {found['data']}", "", "| figure | value |", "|---|---|"]
+                lines += [f"| {name} | {found[name]:,.6g} |" for name in FIGURES]
+                protocol = ", ".join(f"{key} {value}" for key, value in found["protocol"].items() if value is not None)
+                lines += ["", f"Protocol: {protocol}."]
+        return "\n".join(lines) + "\n"
+
+
+FIGURES = ("nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy", "tokens", "bytes", "unknown")
+
+
+def parameters(model: torch.nn.Module) -> int:
+    """Learned numbers: weights of a network, probabilities of a table."""
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return weights or sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
+
+
+def load(path: str | Path, *, device: str = "auto", checkpoint: str = "best") -> Run:
+    """Open a run."""
+    folder = RunFolder(Path(path))
+    config = folder.config()
+    tokenizer = folder.tokenizer()
+    model = build(config.family, config.model)
+    folder.read_weights(model, checkpoint)
+    return Run(folder, config, tokenizer, model.to(choose_device(device)).eval())
+
+
+def adopt(path: str | Path, form: str, out: str | Path) -> Run:
+    """Make a run of a model that another tool has trained: `hf`, a GPT-2 folder, or `arpa`, an n-gram file."""
+    from chainrule.interop.exchange import import_arpa, import_huggingface
+
+    name, model, tokenizer = (import_huggingface if form == "hf" else import_arpa)(Path(path))
+    folder = RunFolder(Path(out))
+    folder.require_free()
+    settings = model.config.model_dump(mode="json", exclude_none=True)
+    data = DataConfig(train=f"imported from {path}", unit="stream")
+    config = RunConfig(family=name, tokenizer=tokenizer.kind, data=data, model=settings)
+    folder.lay_out(config, tokenizer)
+    folder.write_weights(model)
+    run = Run(folder, config, tokenizer, model.eval())
+    folder.write_card(run.card())
+    return run
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the fastest that is there: cuda, then mps, then cpu."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"device {name!r} cannot be used here; choose auto, cpu, cuda or mps") from None
+    return device

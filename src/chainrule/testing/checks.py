@@ -1,0 +1,157 @@
+"""`check_model`: every property that a family must have before it may be called a family.
+
+    from chainrule.testing import check_model
+    check_model(lambda: MyModel(MyConfig(vocabulary=5, width=8)))
+
+`build` must give the same model each time it is called. Exceptions are made only as {check: reason}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from chainrule.config import TrainConfig
+from chainrule.data.batching import Lanes, Windows
+from chainrule.data.corpus import Corpus
+from chainrule.evaluation.verify import CHECKS, Check, CheckFailed, NotApplicable, Subject, require, require_close
+from chainrule.models.base import AutoregressiveModel, CountModel, NeuralModel
+from chainrule.objectives import Likelihood
+from chainrule.training.checkpoint import RunFolder
+from chainrule.training.learner import CarriedSegments, WholeSequences
+from chainrule.training.loop import Trainer
+from chainrule.training.progress import Recorder, Reporter
+from chainrule.types import Batch, Sequences
+
+Build = Callable[[], AutoregressiveModel]
+
+
+def check_model(build: Build, *, exceptions: Mapping[str, str] | None = None, only: str | None = None) -> list[str]:
+    """Run every check in float64; give the names of those that applied. The first failure is raised."""
+    exceptions = exceptions or {}
+    checks = all_checks(build)
+    unknown = set(exceptions) - set(checks)
+    require(not unknown, f"exceptions name checks that do not exist: {sorted(unknown)}")
+    applied = []
+    with float64():
+        for name, check in checks.items():
+            if name in exceptions or (only is not None and name != only):
+                continue
+            try:
+                check(Subject(build()))
+            except CheckFailed as failure:
+                raise CheckFailed(f"{name}: {failure}") from failure
+            except NotApplicable:
+                continue
+            applied.append(name)
+    return applied
+
+
+def all_checks(build: Build) -> dict[str, Check]:
+    """The checks of a finished model, and those that train one of their own."""
+    return {
+        **CHECKS,
+        "building_twice_gives_one_model": lambda _: building_twice_gives_one_model(build),
+        "observing_in_pieces_is_observing_at_once": lambda _: observing_in_pieces_is_observing_at_once(build),
+        "accumulated_pieces_are_the_big_batch": lambda _: accumulated_pieces_are_the_big_batch(build),
+        "a_resumed_run_is_the_uninterrupted_one": lambda _: a_resumed_run_is_the_uninterrupted_one(build),
+    }
+
+
+@contextlib.contextmanager
+def float64() -> Iterator[None]:
+    """Build models in double precision."""
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(kept)
+
+
+@torch.no_grad()
+def building_twice_gives_one_model(build: Build) -> None:
+    """Otherwise the checks below would compare apples with pears."""
+    first, second = Subject(build()), Subject(build())
+    found = first.model.logits(first.batch)
+    require(torch.equal(found, second.model.logits(first.batch)), "`build` gives another model the second time")
+
+
+@torch.no_grad()
+def observing_in_pieces_is_observing_at_once(build: Build) -> None:
+    """A text may be cut anywhere before it is counted."""
+    whole, halves = build(), build()
+    if not isinstance(whole, CountModel) or not isinstance(halves, CountModel):
+        raise NotApplicable("the model does not learn by counting")
+    text = torch.randint(whole.vocabulary, (2, 31), generator=torch.Generator().manual_seed(3))
+    whole.observe(Sequences.full(text))
+    whole.estimate()
+    state = None
+    for piece in torch.split(text, [7, 1, 23], dim=1):
+        state = halves.observe(Sequences.full(piece), state)
+    halves.estimate()
+    batch = Subject(build()).batch
+    require_close(halves.logits(batch), whole.logits(batch), "counting in pieces differs from counting at once")
+
+
+def accumulated_pieces_are_the_big_batch(build: Build) -> None:
+    """The gradient does not depend on the number of pieces that a batch is computed in."""
+    gradients = []
+    for pieces in (1, 3):
+        model = build()
+        if not isinstance(model, NeuralModel):
+            raise NotApplicable("the model is not trained by gradients")
+        model.eval()  # dropout would draw other masks for other pieces
+        ids = torch.randint(model.vocabulary, (5, 8), generator=torch.Generator().manual_seed(4))
+        batch = Batch(Sequences(ids, torch.tensor([8, 3, 5, 1, 8])))
+        WholeSequences(model, Likelihood(), pieces=pieces).gradient(batch)
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    require_close(gradients[1], gradients[0], "a batch in pieces has another gradient than the batch at once")
+
+
+def a_resumed_run_is_the_uninterrupted_one(build: Build) -> None:
+    """Six steps, and three steps saved and followed by three more, end in the same bits."""
+    ends = []
+    for stops in ((6,), (3, 6)):
+        with tempfile.TemporaryDirectory() as name:
+            for steps in stops:
+                torch.manual_seed(0)
+                trainer = _trainer(build(), RunFolder(Path(name)), steps)
+                saved = trainer.folder.last_state()
+                if saved is not None:
+                    torch.manual_seed(99)  # whatever the process did meanwhile must not matter
+                    trainer.restore(saved)
+                trainer.run()
+            ends.append(trainer.snapshot().tensors)
+    for name in ends[0]:
+        require(torch.equal(ends[0][name], ends[1][name]), f"{name} differs after a resumed run")
+
+
+def _trainer(model: AutoregressiveModel, folder: RunFolder, steps: int) -> Trainer:
+    """A run of a few steps on random tokens, with every part of the loop that has a state."""
+    if not isinstance(model, NeuralModel):
+        raise NotApplicable("the model is not trained by gradients")
+    tokens = np.random.default_rng(0).integers(model.vocabulary, size=400)
+    corpus = Corpus.of_tokens(tokens, vocabulary=model.vocabulary)
+    learner: WholeSequences | CarriedSegments
+    feed: Windows | Lanes
+    if model.context is None:
+        learner, feed = CarriedSegments(model, Likelihood()), Lanes(corpus, rows=3, length=8, seed=0)
+    else:
+        learner, feed = WholeSequences(model, Likelihood()), Windows(corpus, rows=3, length=8, seed=0)
+    return Trainer(
+        model=model,
+        learner=learner,
+        feed=feed,
+        config=TrainConfig(steps=steps, schedule="constant", warmup=0, ema=0.9, validate_every=2),
+        folder=folder,
+        recorder=Recorder(folder, tensorboard=False),
+        reporter=Reporter(),
+        validate=lambda: 1.0,
+        bytes_per_token=1.0,
+    )

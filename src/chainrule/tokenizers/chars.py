@@ -1,0 +1,72 @@
+"""Characters: one id for each Unicode code point of the training text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from chainrule.tokenizers.base import REPLACEMENT, Ids, Texts, Tokenizer, refuse_argument, require_text
+
+CODE_POINTS = 0x110000  # how many there are in Unicode
+
+
+class Chars(Tokenizer):
+    """`<eos>`, `<unk>`, then the known characters in the order of their code points."""
+
+    kind: ClassVar[str] = "chars"
+
+    def __init__(self, characters: str) -> None:
+        if list(characters) != sorted(set(characters)):
+            raise ValueError("the characters are not in the order of their code points")
+        self.characters = characters
+        self._strings = ["", REPLACEMENT, *characters]
+        self._ids = np.full(CODE_POINTS, 1, dtype=np.int32)  # code point to id; 1 is <unk>
+        self._ids[code_points(characters)] = np.arange(2, 2 + len(characters), dtype=np.int32)
+
+    @classmethod
+    def train(cls, argument: str | None, texts: Texts) -> Self:
+        refuse_argument(cls.kind, argument)
+        require_text(cls.kind, texts)
+        return cls(alphabet(texts))
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self._strings)
+
+    @property
+    def lossless(self) -> bool:
+        return True
+
+    @property
+    def note(self) -> str:
+        return "decode gives the text back exactly; an unseen character becomes <unk>, shown as U+FFFD"
+
+    def _encode(self, text: str) -> Ids:
+        ids: Ids = self._ids[code_points(text)]
+        return ids
+
+    def _pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self._strings[index] for index in ids]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"characters": self.characters}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        return cls(data["characters"])
+
+
+def code_points(text: str) -> npt.NDArray[np.uint32]:
+    """(T,) the text as numbers, without a Python loop."""
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+
+
+def alphabet(texts: Texts) -> str:
+    """Every character of the texts once, sorted; a table of flags, so memory does not grow with the text."""
+    seen = np.zeros(CODE_POINTS, dtype=np.bool_)
+    for text in texts():
+        seen[code_points(text)] = True
+    return "".join(map(chr, np.flatnonzero(seen)))

@@ -1,0 +1,82 @@
+"""Words: what stands between white space, and line ends."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from chainrule.tokenizers.base import REPLACEMENT, Ids, Texts, Tokenizer, parse_size, require_text
+
+UNKNOWN = "<unk>"  # corpora such as the Penn Treebank write unknown words like this
+_WORD = re.compile(r"\n|\S+")
+
+
+class Words(Tokenizer):
+    """`<eos>`, `<unk>`, then words from the most to the least frequent; a line end is a word of its own."""
+
+    kind: ClassVar[str] = "words"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = list(words)
+        self._strings = ["", REPLACEMENT, *self.words]
+        self._ids = {UNKNOWN: 1} | {word: index for index, word in enumerate(self.words, start=2)}
+        if len(self._ids) != len(self.words) + 1 or not all(map(_WORD.fullmatch, self.words)):
+            raise ValueError("a word is listed twice, holds white space or is <unk>")
+
+    @classmethod
+    def train(cls, argument: str | None, texts: Texts) -> Self:
+        size = None if argument is None else parse_size(cls.kind, argument, least=3)
+        require_text(cls.kind, texts)
+        counts: Counter[str] = Counter()
+        for text in texts():
+            counts.update(_WORD.findall(text))
+        del counts[UNKNOWN]
+        return cls(by_frequency(counts, None if size is None else size - 2))
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self._strings)
+
+    @property
+    def lossless(self) -> bool:
+        return False
+
+    @property
+    def note(self) -> str:
+        return (
+            "decode puts one space between words and none around a line end, so other white space is lost; "
+            "a word with an unseen character, like any unseen word, becomes <unk>, shown as U+FFFD"
+        )
+
+    def _encode(self, text: str) -> Ids:
+        words: list[str] = _WORD.findall(text)
+        return np.fromiter(map(self._ids.get, words, repeat(1)), dtype=np.int32, count=len(words))
+
+    def _pieces(self, ids: Sequence[int]) -> list[str]:
+        """Each word with the space that parts it from the word before."""
+        pieces = []
+        parted = False  # whether a word stands on this line already
+        for index in ids:
+            word = self._strings[index]
+            pieces.append(" " + word if parted and word not in ("", "\n") else word)
+            if word:
+                parted = word != "\n"
+        return pieces
+
+    def to_json(self) -> dict[str, Any]:
+        return {"words": self.words}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        return cls(data["words"])
+
+
+def by_frequency(counts: Counter[str], limit: int | None = None) -> list[str]:
+    """Words from the most to the least frequent, ties in the order of their characters."""
+    ranked: Iterable[tuple[str, int]] = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [word for word, _ in ranked][:limit]

@@ -1,0 +1,225 @@
+"""The run folder: what training leaves behind, and all that is needed to go on.
+
+    config.toml          the settings, complete: enough to repeat the run
+    tokenizer.json       the vocabulary
+    model.safetensors    the best weights so far, by validation (their running mean where one is kept)
+    metrics.jsonl        a line per logged step and per validation
+    state/step-N/        the last state: weights, optimizer, random numbers, position in the data
+    scores.jsonl         every score computed on this run, with its protocol
+    card.md              what the run is, for a reader
+
+Every file is written whole under another name and then renamed, so a crash leaves the previous one. Nothing is ever
+unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from chainrule.config import FORMAT, RunConfig, read_toml, write_toml
+from chainrule.errors import ConfigError, RunError
+from chainrule.files import whole_file, whole_folder, write_whole
+from chainrule.tokenizers import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The whole state of a run between two steps."""
+
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run on disk."""
+
+    path: Path
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "config.toml").is_file()
+
+    def require_free(self) -> None:
+        """A folder that already holds something is never written over."""
+        if self.exists:
+            raise RunError(
+                f"{str(self.path)!r} already holds a run; choose another folder, or continue it with --resume"
+            )
+        if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
+            raise RunError(f"{str(self.path)!r} exists and is not a run; choose a new or empty folder")
+
+    def lay_out(self, config: RunConfig, tokenizer: Tokenizer) -> None:
+        """Write what stands before the first step. The config comes last: with it the folder is a run."""
+        with self.explained():
+            self.path.mkdir(parents=True, exist_ok=True)
+            tokenizer.save(self.path / "tokenizer.json")
+            write_whole(self.path / "config.toml", write_toml(config))
+
+    def config(self) -> RunConfig:
+        if not self.path.is_dir():
+            raise RunError(f"there is no run at {str(self.path)!r}; check the path")
+        if not self.exists:
+            raise RunError(f"{str(self.path)!r} is not a run folder: it has no config.toml")
+        try:
+            values = read_toml(self.path / "config.toml")
+        except ConfigError as error:
+            raise RunError(f"the run {str(self.path)!r} is damaged: {error}") from None
+        version = values.get("format", 0)
+        if isinstance(version, int) and version > FORMAT:
+            raise RunError(
+                f"the run {str(self.path)!r} has format {version}, and this chainrule reads up to {FORMAT}; "
+                "update chainrule to open it"
+            )
+        try:
+            return RunConfig.parse(values)
+        except ConfigError as error:
+            raise RunError(f"the run {str(self.path)!r} is damaged: {error}") from None
+
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.path / "tokenizer.json")
+
+    # Weights
+
+    def write_weights(self, model: nn.Module) -> None:
+        with self.explained(), whole_file(self.path / "model.safetensors") as temporary:
+            save_file(distinct_tensors(model), temporary)
+
+    def read_weights(self, model: nn.Module, checkpoint: str = "best") -> None:
+        """Put the best weights, or the last ones, into a model of the same shape."""
+        if checkpoint == "last":
+            snapshot = self.last_state()
+            if snapshot is None:
+                raise RunError(f"the run {str(self.path)!r} has no saved state; use the best weights instead")
+            prefix = "model/"
+            weights = {name[len(prefix) :]: x for name, x in snapshot.tensors.items() if name.startswith(prefix)}
+        else:
+            file = self.path / "model.safetensors"
+            if not file.is_file():
+                raise RunError(
+                    f"the run {str(self.path)!r} has no model.safetensors: training has not reached its first "
+                    "checkpoint; continue it with `chainrule train … --resume`"
+                )
+            weights = self._read_tensors(file)
+        load_distinct(model, weights, origin=str(self.path))
+
+    # State
+
+    def write_state(self, step: int, snapshot: Snapshot) -> None:
+        """Store a snapshot, then drop the ones before it."""
+        folder = self.path / "state" / f"step-{step:09d}"
+        with self.explained():
+            if not folder.is_dir():
+                with whole_folder(folder) as temporary:
+                    save_file(snapshot.tensors, temporary / "tensors.safetensors")
+                    (temporary / "values.json").write_text(json.dumps(snapshot.values), encoding="utf-8")
+            for old in self._states():
+                if old != folder:
+                    shutil.rmtree(old, ignore_errors=True)
+
+    def last_state(self) -> Snapshot | None:
+        folders = self._states()
+        if not folders:
+            return None
+        newest = folders[-1]
+        try:
+            values = json.loads((newest / "values.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"the saved state {str(newest)!r} is damaged ({error}); remove it and train again") from None
+        return Snapshot(self._read_tensors(newest / "tensors.safetensors"), values)
+
+    def last_step(self) -> int | None:
+        """The step of the last saved state."""
+        folders = self._states()
+        return int(folders[-1].name.removeprefix("step-")) if folders else None
+
+    def _states(self) -> list[Path]:
+        return sorted((self.path / "state").glob("step-*"))
+
+    def _read_tensors(self, file: Path) -> dict[str, Tensor]:
+        try:
+            return load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{str(file)!r} is truncated or damaged ({error}); restore it or train again") from None
+
+    # Records
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl or scores.jsonl."""
+        with self.explained(), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """The lines of such a file; a last line that was cut off by a crash is passed over."""
+        file = self.path / name
+        if not file.is_file():
+            return []
+        found = []
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def forget_after(self, step: int) -> None:
+        """Drop metrics of steps that a resumed run will make again."""
+        kept = [record for record in self.records("metrics.jsonl") if record["step"] <= step]
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+
+    def write_card(self, text: str) -> None:
+        with self.explained():
+            write_whole(self.path / "card.md", text)
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what the disk refuses into one line."""
+        try:
+            yield
+        except OSError as error:
+            raise RunError(f"cannot write to {str(self.path)!r}: {_reason(error)}") from None
+        except SafetensorError as error:  # safetensors wraps the operating system's errors
+            raise RunError(f"cannot write to {str(self.path)!r}: {error}; what was saved before is intact") from None
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return "the disk is full; free some space and continue with --resume, what was saved before is intact"
+    return f"{error.strerror or error}; choose a folder that can be written"
+
+
+def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model with tied tensors named once, ready for safetensors."""
+    seen: set[tuple[int, torch.Size]] = set()
+    found = {}
+    for name, tensor in model.state_dict().items():
+        key = (tensor.data_ptr(), tensor.shape)
+        if tensor.numel() and key in seen:
+            continue
+        seen.add(key)
+        found[name] = tensor.detach().contiguous()
+    return found
+
+
+def load_distinct(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:
+    """The way back; every tensor of the model must be there, under its own name or a tied one's."""
+    try:
+        outcome = model.load_state_dict(dict(weights), strict=False)
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n")[-1].strip()
+        raise RunError(f"the weights in {origin!r} do not fit its config: {reason}") from None
+    named = distinct_tensors(model)
+    missing = [name for name in outcome.missing_keys if name in named]
+    if missing or outcome.unexpected_keys:
+        odd = (missing + outcome.unexpected_keys)[0]
+        raise RunError(f"the weights in {origin!r} do not fit its config: {odd!r} is missing or unknown")

@@ -1,0 +1,330 @@
+"""The one training loop: a feed of batches, an objective, a budget, and a folder that can always be resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chainrule.config import TrainConfig
+from chainrule.data.batching import Feed, Position
+from chainrule.errors import RunError, TrainingError
+from chainrule.models.base import NeuralModel
+from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
+from chainrule.training.learner import Learner, Loss
+from chainrule.training.optim import RunningMean, build_optimizers, set_rate
+from chainrule.training.progress import Record, Recorder, Reporter
+from chainrule.training.schedule import Budget, Spent, rate
+
+SECONDS_BETWEEN_STATES = 60.0
+VALIDATIONS = 10  # in a run whose settings do not say otherwise
+LOG_LINES = 100
+
+
+@dataclass
+class Counters:
+    """Where a run stands; all of it is saved, so that a resumed run goes on as if nothing had happened."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    epoch: int = 0
+    index: int = 0
+    best: float = math.inf
+    best_step: int = 0
+    stale: int = 0  # validations since the best one
+    validations: int = 0
+    log_lines: int = 0
+    loss_total: float = 0.0  # nats since the last log line
+    loss_tokens: int = 0
+    finished: bool = False
+
+    @property
+    def position(self) -> Position:
+        return Position(self.epoch, self.index)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    reason: str  # "budget", "patience", "stopped" or "complete" (nothing was left to do)
+    step: int
+    tokens: int
+    seconds: float
+    best: float  # nats/token on the validation data used while training
+    best_step: int
+
+
+@dataclass
+class Trainer:
+    """One run of gradient training."""
+
+    model: NeuralModel
+    learner: Learner
+    feed: Feed[Any]
+    config: TrainConfig
+    folder: RunFolder
+    recorder: Recorder
+    reporter: Reporter
+    validate: Callable[[], float]  # nats/token of the model as it is now
+    bytes_per_token: float
+    at: Counters = field(default_factory=Counters)
+
+    def __post_init__(self) -> None:
+        self.budget = Budget.of(self.config)
+        self.optimizers = build_optimizers(self.model, self.config)
+        self.mean = RunningMean(self.model, self.config.ema) if self.config.ema else None
+        self.began = time.monotonic()
+        self.saved = self.began
+        self.logged = self.began
+
+    def run(self) -> Outcome:
+        if self.at.finished and self.progress() >= 1.0:
+            return self._outcome("complete")
+        self.at.finished = False
+        reason = "budget"
+        self.began = self.logged = self.saved = time.monotonic()
+        before = self.at.seconds
+        self.reporter.begin("training")
+        try:
+            with stop_requests() as requests:
+                while self.progress() < 1.0:
+                    self._step()
+                    self.at.seconds = before + time.monotonic() - self.began
+                    self._after_step()
+                    if self._out_of_patience():
+                        reason = "patience"
+                        break
+                    if requests.stop:
+                        reason = "stopped"
+                        break
+                if reason == "budget" and self.at.best_step != self.at.step:
+                    self._validation()
+                self.at.finished = reason != "stopped"
+                if not (self.folder.path / "model.safetensors").is_file():
+                    self._validation()  # stopped before the first one: leave a model that can be used
+                self._save()
+        finally:
+            self.reporter.end()
+            self.recorder.close()
+        return self._outcome(reason)
+
+    def progress(self) -> float:
+        """The share of the budget used up."""
+        at = self.at
+        epochs = at.epoch + at.index / max(1, self.feed.batches_per_epoch(at.epoch))
+        return self.budget.progress(Spent(steps=at.step, tokens=at.tokens, epochs=epochs, minutes=at.seconds / 60))
+
+    def _step(self) -> None:
+        set_rate(self.optimizers, rate(self.config, self.progress()))
+        self.model.train()
+        loss = self.learner.gradient(self.feed.batch(self.at.position))
+        norm = self._clip()
+        if not math.isfinite(loss.total) or not math.isfinite(norm):
+            raise TrainingError(self._not_finite(loss))
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if self.mean is not None:
+            self.mean.update(self.model)
+        following = self.feed.next(self.at.position)
+        self.at.epoch, self.at.index = following
+        self.at.step += 1
+        self.at.tokens += loss.tokens
+        self.at.loss_total += loss.total
+        self.at.loss_tokens += loss.tokens
+
+    def _clip(self) -> float:
+        limit = self.config.clip or math.inf
+        return float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+
+    def _not_finite(self, loss: Loss) -> str:
+        saved = self.folder.last_step()
+        kept = f"the state of step {saved} is kept" if saved is not None else "no state was saved yet"
+        return (
+            f"the loss or its gradient is not finite at step {self.at.step + 1} (loss {loss.total / loss.tokens:.3g}); "
+            f"{kept}; lower train.learning_rate ({self.config.learning_rate:g}) or "
+            f"train.muon_learning_rate ({self.config.muon_learning_rate:g}), or set train.clip=1.0"
+        )
+
+    # What happens between steps
+
+    def _after_step(self) -> None:
+        progress = self.progress()
+        if self._due(self.config.log_every, progress, LOG_LINES, self.at.log_lines):
+            self.at.log_lines += 1
+            self._log(progress)
+        if self._due(self.config.validate_every, progress, VALIDATIONS, self.at.validations):
+            self.at.validations += 1
+            self._validation()
+        if self.config.save_every is not None:
+            if self.at.step % self.config.save_every == 0:
+                self._save()
+        elif time.monotonic() - self.saved > SECONDS_BETWEEN_STATES:
+            self._save()
+
+    def _due(self, every: int | None, progress: float, in_a_run: int, done: int) -> bool:
+        """By steps where the settings say so, else at even shares of the budget."""
+        if every is not None:
+            return self.at.step % every == 0
+        return math.floor(progress * in_a_run) > done
+
+    def _log(self, progress: float) -> None:
+        at = self.at
+        elapsed = time.monotonic() - self.logged
+        loss = at.loss_total / max(1, at.loss_tokens)
+        record: Record = {
+            "step": at.step,
+            "tokens": at.tokens,
+            "seconds": round(at.seconds, 3),
+            "loss": loss,
+            "bits_per_byte": loss / math.log(2) / self.bytes_per_token,
+            "tokens_per_second": at.loss_tokens / elapsed if elapsed > 0 else 0.0,
+            "rate": rate(self.config, progress),
+        }
+        self.recorder.write(record)
+        self.reporter.update(progress, record)
+        at.loss_total, at.loss_tokens = 0.0, 0
+        self.logged = time.monotonic()
+
+    def _validation(self) -> None:
+        began = time.monotonic()
+        self.model.eval()
+        with self._averaged():
+            value = self.validate()
+            better = value < self.at.best
+            if better or not (self.folder.path / "model.safetensors").is_file():
+                self.folder.write_weights(self.model)
+        if better:
+            self.at.best, self.at.best_step, self.at.stale = value, self.at.step, 0
+        else:
+            self.at.stale += 1
+        record: Record = {
+            "step": self.at.step,
+            "tokens": self.at.tokens,
+            "seconds": round(self.at.seconds, 3),
+            "valid_nats_per_token": value,
+            "valid_bits_per_byte": value / math.log(2) / self.bytes_per_token,
+        }
+        self.recorder.write(record)
+        self.reporter.validated(record)
+        self.logged += time.monotonic() - began  # tokens/s is the speed of training alone
+
+    def _out_of_patience(self) -> bool:
+        return self.config.patience is not None and self.at.stale >= self.config.patience
+
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The running mean of the weights stands in for the weights, where one is kept."""
+        if self.mean is None:
+            yield
+            return
+        self.mean.swap(self.model)
+        try:
+            yield
+        finally:
+            self.mean.swap(self.model)
+
+    # Saving and going on
+
+    def _save(self) -> None:
+        self.folder.write_state(self.at.step, self.snapshot())
+        self.saved = time.monotonic()
+
+    def snapshot(self) -> Snapshot:
+        tensors: dict[str, Tensor] = {f"model/{name}": x for name, x in distinct_tensors(self.model).items()}
+        for number, optimizer in enumerate(self.optimizers):
+            for index, state in optimizer.state_dict()["state"].items():
+                for name, value in state.items():
+                    tensors[f"optimizer/{number}/{index}/{name}"] = torch.as_tensor(value).contiguous()
+        if self.mean is not None:
+            tensors |= {f"mean/{index}": weight for index, weight in enumerate(self.mean.weights)}
+        tensors |= {f"memory/{index}": tensor for index, tensor in enumerate(self.learner.memory())}
+        tensors["random/cpu"] = torch.get_rng_state()
+        if self.model.device.type == "cuda":
+            tensors["random/cuda"] = torch.cuda.get_rng_state(self.model.device)
+        values = {name: value for name, value in vars(self.at).items() if value != math.inf}
+        return Snapshot(tensors, values | {"mean_updates": self.mean.updates if self.mean else 0})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from a snapshot, bit for bit."""
+        values = dict(snapshot.values)
+        updates = values.pop("mean_updates", 0)
+        parts = _by_kind(snapshot.tensors)
+        try:
+            self.at = Counters(**values)
+            load_distinct(self.model, parts.get("model", {}), origin=str(self.folder.path))
+            for number, optimizer in enumerate(self.optimizers):
+                _load_optimizer(optimizer, _by_kind(parts.get("optimizer", {})).get(str(number), {}))
+            if self.mean is not None:
+                self.mean.updates = updates
+                for index, weight in enumerate(self.mean.weights):
+                    weight.copy_(parts["mean"][str(index)])
+            memory = parts.get("memory", {})
+            self.learner.remember([memory[str(index)] for index in range(len(memory))])
+            torch.set_rng_state(parts["random"]["cpu"])
+            if "cuda" in parts["random"]:
+                torch.cuda.set_rng_state(parts["random"]["cuda"], self.model.device)
+        except (KeyError, TypeError) as error:
+            raise RunError(f"the saved state of {str(self.folder.path)!r} does not fit its config: {error}") from None
+        self.folder.forget_after(self.at.step)
+
+    def _outcome(self, reason: str) -> Outcome:
+        at = self.at
+        return Outcome(reason, at.step, at.tokens, at.seconds, at.best, at.best_step)
+
+
+def _by_kind(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Split names at their first slash."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        parts.setdefault(kind, {})[rest] = tensor
+    return parts
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, _, key = name.partition("/")
+        state.setdefault(int(index), {})[key] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+@dataclass
+class StopRequests:
+    """Whether someone has asked the run to stop."""
+
+    stop: bool = False
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[StopRequests]:
+    """Ctrl-C and SIGTERM ask the loop to save and stop after this step; a second one stops at once."""
+    requests = StopRequests()
+    if threading.current_thread() is not threading.main_thread():
+        yield requests
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if requests.stop:
+            raise KeyboardInterrupt
+        requests.stop = True
+
+    kept = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requests
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)

@@ -1,0 +1,132 @@
+"""Optimizers: AdamW, Muon for matrices, and a running mean of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from chainrule.config import TrainConfig
+from chainrule.models.base import NeuralModel
+
+
+class Muon(Optimizer):
+    """Momentum whose update is replaced by the nearest orthogonal matrix (Jordan et al. 2024).
+
+    With momentum M, the update of a matrix (R, C) is  W ← W − η √max(1, R/C) · NS(M),  where NS is a Newton–Schulz
+    iteration that moves all singular values of M towards 1. It runs in float32 unless the device computes
+    bfloat16 in hardware, and on all matrices of one shape at once, since a small one cannot fill a core.
+    """
+
+    def __init__(
+        self, matrices: Iterable[nn.Parameter], learning_rate: float, momentum: float = 0.95, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(
+            list(matrices), {"lr": learning_rate, "peak": learning_rate, "momentum": momentum, "decay": weight_decay}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            used = [matrix for matrix in group["params"] if matrix.grad is not None]
+            for _, same in groupby(sorted(used, key=_shape), key=_shape):
+                self._update(list(same), group)
+
+    def _update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        """One update of matrices that all have one shape."""
+        for matrix in matrices:
+            if "momentum" not in self.state[matrix]:
+                self.state[matrix]["momentum"] = torch.zeros_like(matrix)
+        momenta = [self.state[matrix]["momentum"] for matrix in matrices]
+        gradients = [cast(Tensor, matrix.grad) for matrix in matrices]
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        looked_ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov
+        updates = orthogonalise(torch.stack(list(looked_ahead)))
+        rows, columns = matrices[0].shape
+        scale = max(1.0, rows / columns) ** 0.5
+        torch._foreach_mul_(matrices, 1 - group["lr"] * group["decay"])
+        torch._foreach_add_(matrices, list(updates.unbind()), alpha=-group["lr"] * scale)
+
+
+def _shape(matrix: Tensor) -> tuple[int, ...]:
+    return tuple(matrix.shape)
+
+
+def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
+    """(N, R, C): an odd polynomial applied five times, which takes every singular value near to 1."""
+    half = matrices.is_cuda and torch.cuda.is_bf16_supported()
+    x = matrices.bfloat16() if half else matrices
+    if x.shape[-2] > x.shape[-1]:
+        return orthogonalise(x.mT, iterations).mT.to(matrices.dtype)
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    a, b, c = 3.4445, -4.7750, 2.0315
+    for _ in range(iterations):
+        gram = x @ x.mT
+        x = a * x + torch.baddbmm(b * gram, gram, gram, alpha=c) @ x
+    return cast(Tensor, x.to(matrices.dtype))
+
+
+def build_optimizers(model: NeuralModel, config: TrainConfig) -> list[Optimizer]:
+    """AdamW for everything, or Muon for the hidden matrices and AdamW for the rest.
+
+    Tables with a row per token (embeddings, readouts) are not maps between hidden vectors: each row meets its own
+    few gradients, so Muon's equal treatment of directions does not suit them. Vectors never decay.
+    """
+    tables = {id(table) for table in model.vocabulary_tables()}
+    matrices, decayed, plain = [], [], []
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.ndim < 2:
+            plain.append(parameter)
+        elif config.optimizer == "muon" and parameter.ndim == 2 and id(parameter) not in tables:
+            matrices.append(parameter)
+        else:
+            decayed.append(parameter)
+    learning_rate = config.learning_rate
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": config.weight_decay, "peak": learning_rate},
+        {"params": plain, "weight_decay": 0.0, "peak": learning_rate},
+    ]
+    fused = model.device.type in ("cpu", "cuda")
+    optimizers: list[Optimizer] = [
+        torch.optim.AdamW([group for group in groups if group["params"]], learning_rate, config.betas, fused=fused)
+    ]
+    if matrices:
+        # Muon's step has the size of its rate whatever the gradient is, so its decay is scaled by the rate as well.
+        optimizers.append(Muon(matrices, config.muon_learning_rate, weight_decay=config.weight_decay))
+    return optimizers
+
+
+def set_rate(optimizers: Iterable[Optimizer], share: float) -> None:
+    """Set every group to a share of its peak rate."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * share
+
+
+class RunningMean:
+    """Exponential moving average of the weights; early on it forgets faster, so that the start does not linger."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.updates = 0
+        self.weights = [parameter.detach().clone() for parameter in model.parameters()]
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        torch._foreach_lerp_(self.weights, list(model.parameters()), 1 - decay)
+
+    @torch.no_grad()
+    def swap(self, model: nn.Module) -> None:
+        """Exchange the model's weights with the mean; a second call puts them back."""
+        for parameter, mean in zip(model.parameters(), self.weights, strict=True):
+            kept = parameter.clone()
+            parameter.copy_(mean)
+            mean.copy_(kept)

@@ -1,0 +1,112 @@
+"""The values that flow between models, decoders and training loops.
+
+Shape letters, here and in every file: B rows, T positions, K tokens in a chunk, V vocabulary, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+State: TypeAlias = "Tensor | tuple[State, ...] | dict[str, State]"
+"""What a model remembers of the tokens it has read: a tree of tensors, each with the batch in front.
+
+Leaves of a tree may be tensors, tuples (named tuples too) or dictionaries. Positions, where a model needs
+them, are a (B,) tensor inside the tree, so rows may stand at different positions.
+"""
+
+StateT = TypeVar("StateT", bound=State)
+
+
+class Sequences(NamedTuple):
+    """Token sequences of different lengths, padded on the right. There is no PAD token: lengths say what is real."""
+
+    ids: Tensor  # (B, T) int64 in [0, V); values past the length are never read
+    lengths: Tensor  # (B,) int64
+
+    @property
+    def mask(self) -> Tensor:
+        """(B, T), true where a token is real."""
+        positions = torch.arange(self.ids.shape[1], device=self.ids.device)
+        return positions < self.lengths[:, None]
+
+    @classmethod
+    def full(cls, ids: Tensor) -> Sequences:
+        """Rows that all fill the whole width."""
+        rows, width = ids.shape
+        return cls(ids, torch.full((rows,), width, dtype=torch.int64, device=ids.device))
+
+    @classmethod
+    def pack(cls, rows: Sequence[Sequence[int] | npt.NDArray[Any]]) -> Sequences:
+        """Pad rows of unequal length with zeros on the right."""
+        lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+        ids = torch.zeros(len(rows), max(1, max((len(row) for row in rows), default=1)), dtype=torch.int64)
+        for index, row in enumerate(rows):
+            ids[index, : len(row)] = torch.as_tensor(row, dtype=torch.int64)
+        return cls(ids, lengths)
+
+
+class Batch(NamedTuple):
+    """What a model is trained and scored on. A class label is a source of length 1."""
+
+    target: Sequences
+    source: Sequences | None = None
+
+    def to(self, device: torch.device | str) -> Batch:
+        source = self.source
+        return Batch(
+            Sequences(self.target.ids.to(device), self.target.lengths.to(device)),
+            None if source is None else Sequences(source.ids.to(device), source.lengths.to(device)),
+        )
+
+
+class Step(NamedTuple):
+    """The answer to "what comes next?" and the memory needed to go on from there."""
+
+    logits: Tensor  # (B, K, V); [:, i] predicts the token after tokens[:, i]
+    state: State
+
+
+def map_state(change: Callable[[Tensor], Tensor], state: StateT) -> StateT:
+    """The same tree with every tensor changed."""
+    return cast(StateT, _map(change, state))
+
+
+def _map(change: Callable[[Tensor], Tensor], state: State) -> State:
+    if isinstance(state, Tensor):
+        return change(state)
+    if isinstance(state, dict):
+        return {name: _map(change, part) for name, part in state.items()}
+    parts = tuple(_map(change, part) for part in state)
+    named = getattr(type(state), "_make", None)  # a named tuple is built from its parts by name
+    return parts if named is None else cast(State, named(parts))
+
+
+def tensors(state: State) -> Iterator[Tensor]:
+    """Every tensor of the tree, in a fixed order."""
+    if isinstance(state, Tensor):
+        yield state
+    else:
+        for part in state.values() if isinstance(state, dict) else state:
+            yield from tensors(part)
+
+
+def select(state: StateT, rows: Tensor) -> StateT:
+    """A copy of the given rows, in the given order; a row may be taken more than once."""
+    return map_state(lambda tensor: tensor.index_select(0, rows), state)
+
+
+def merge(states: Sequence[StateT]) -> StateT:
+    """One state that holds the rows of all of them, in order."""
+    columns = zip(*(tensors(state) for state in states), strict=True)
+    merged = iter([torch.cat(column) for column in columns])
+    return map_state(lambda _: next(merged), states[0])
+
+
+def detach(state: StateT) -> StateT:
+    """The same values, cut from the graph of gradients: the edge of truncated back-propagation."""
+    return map_state(lambda tensor: tensor.detach(), state)

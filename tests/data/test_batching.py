@@ -1,0 +1,248 @@
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from chainrule.data.batching import Documents, Feed, Lanes, Position, Windows, cut_batches, cut_documents
+from chainrule.data.corpus import Corpus
+from chainrule.errors import ConfigError, DataError
+from chainrule.tokenizers import train_tokenizer
+
+
+def stream(length: int) -> Corpus:
+    """Tokens that tell where they stand."""
+    tokens = np.arange(length, dtype=np.uint32)
+    return Corpus(tokens=tokens, offsets=None, bytes=length, characters=length, words=1, unknown=0, fingerprint="")
+
+
+def collection(lengths: list[int]) -> Corpus:
+    """Documents whose tokens tell where they stand."""
+    offsets = np.cumsum([0, *lengths])
+    total = int(offsets[-1])
+    tokens = np.arange(total, dtype=np.uint32)
+    return Corpus(tokens=tokens, offsets=offsets, bytes=total, characters=total, words=1, unknown=0, fingerprint="")
+
+
+LENGTHS = [int(length) for length in np.random.default_rng(0).integers(1, 60, size=500)]
+
+FEEDS = {
+    "windows": lambda **sharing: Windows(stream(1003), rows=6, length=8, seed=3, **sharing),
+    "lanes": lambda **sharing: Lanes(stream(1003), rows=6, length=8, seed=3, **sharing),
+    "documents": lambda **sharing: Documents(collection(LENGTHS), batch_tokens=256, longest=40, seed=3, **sharing),
+}
+
+
+@pytest.fixture(params=FEEDS)
+def feed(request):
+    """Makes one of the three feeds, for a single process or for one of several."""
+    return FEEDS[request.param]
+
+
+START = Position()
+
+
+def positions(feed: Feed, count: int, position: Position = START) -> list[Position]:
+    found = [position]
+    while len(found) < count:
+        found.append(feed.next(found[-1]))
+    return found
+
+
+def rows(batch) -> list[tuple[int, ...]]:
+    """The real tokens of each row."""
+    if hasattr(batch, "target"):
+        ids, lengths = batch.target
+        return [tuple(row[:length].tolist()) for row, length in zip(ids, lengths, strict=True)]
+    return [tuple(pair.tolist()) for pair in torch.stack([batch.inputs, batch.targets], -1).flatten(1)]
+
+
+def epoch_rows(feed: Feed, epoch: int) -> list[tuple[int, ...]]:
+    return [row for index in range(feed.batches_per_epoch(epoch)) for row in rows(feed.batch(Position(epoch, index)))]
+
+
+def test_two_feeds_with_one_seed_give_the_same_batches(feed):
+    one, other = feed(), feed()
+    for position in positions(one, 60):
+        assert rows(one.batch(position)) == rows(other.batch(position))
+
+
+def test_resuming_anywhere_is_carrying_on(feed):
+    continuous = feed()
+    places = positions(continuous, 70)
+    assert places[-1].epoch > 0
+    batches = [rows(continuous.batch(place)) for place in places]
+    for start in (0, 1, 23, 69):
+        resumed = feed()
+        for place, batch in zip(positions(resumed, 70 - start, places[start]), batches[start:], strict=True):
+            assert rows(resumed.batch(place)) == batch
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_shards_are_the_whole(feed, world):
+    whole = feed()
+    shards = [feed(rank=rank, world=world) for rank in range(world)]
+    for position in positions(whole, 40):
+        parts = [rows(shard.batch(position)) for shard in shards]
+        expected = rows(whole.batch(position))
+        assert [parts[index % world][index // world] for index in range(len(expected))] == expected
+        assert sum(map(len, parts)) == len(expected)
+        assert {shard.tokens(position) for shard in shards} == {whole.tokens(position)}
+        assert {shard.next(position) for shard in shards} == {whole.next(position)}
+
+
+def test_epochs_differ(feed):
+    assert epoch_rows(feed(), 0) != epoch_rows(feed(), 1)
+
+
+def test_another_seed_is_another_order():
+    assert epoch_rows(Windows(stream(500), 4, 8, seed=0), 0) != epoch_rows(Windows(stream(500), 4, 8, seed=1), 0)
+
+
+def test_the_number_of_tokens_is_that_of_the_batch(feed):
+    whole = feed()
+    for position in positions(whole, 40):
+        batch = whole.batch(position)
+        count = batch.target.lengths.sum() if hasattr(batch, "target") else batch.targets.numel()
+        assert whole.tokens(position) == count
+
+
+def test_ids_are_int64(feed):
+    batch = feed().batch(START)
+    for tensor in batch.target if hasattr(batch, "target") else batch[:2]:
+        assert tensor.dtype == torch.int64
+
+
+@given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 20), st.integers(0, 5))
+@settings(deadline=None)
+def test_an_epoch_of_windows_visits_every_token_at_most_once_and_leaves_out_little(length, count, width, epoch):
+    assume(length >= width)
+    feed = Windows(stream(length), rows=count, length=width, seed=0)
+    found = epoch_rows(feed, epoch)
+    tokens = Counter(token for row in found for token in row)
+    assert set(tokens.values()) == {1}
+    assert all(row == tuple(range(row[0], row[0] + width)) for row in found)
+    assert length - len(tokens) < 2 * width + feed.rows * width
+
+
+def test_windows_start_elsewhere_in_another_epoch():
+    feed = Windows(stream(1000), rows=4, length=16, seed=0)
+    assert len({epoch_rows(feed, epoch)[0][0] % 16 for epoch in range(20)}) > 5
+
+
+def test_a_short_text_makes_batches_of_all_its_windows():
+    feed = Windows(stream(40), rows=64, length=8, seed=0)
+    assert feed.rows == 4
+    assert feed.batch(START).target.ids.shape == (4, 8)
+
+
+@given(st.integers(2, 400), st.integers(1, 9), st.integers(1, 20), st.integers(0, 5))
+@settings(deadline=None)
+def test_lanes_run_on_through_an_epoch_and_visit_every_target_once(length, count, width, epoch):
+    assume(length > width)
+    feed = Lanes(stream(length), rows=count, length=width, seed=0)
+    segments = [feed.batch(Position(epoch, index)) for index in range(feed.batches_per_epoch(epoch))]
+    assert [segment.fresh for segment in segments] == [True] + [False] * (len(segments) - 1)
+    for segment in segments:
+        assert torch.equal((segment.inputs + 1) % length, segment.targets)
+    for before, after in pairwise(segments):
+        assert torch.equal(before.targets[:, -1], after.inputs[:, 0])
+    targets = Counter(torch.cat([segment.targets for segment in segments], 1).flatten().tolist())
+    assert set(targets.values()) == {1}
+    assert length - len(targets) < feed.rows
+
+
+def test_a_short_text_gets_fewer_lanes():
+    assert Lanes(stream(40), rows=64, length=8, seed=0).rows == 5
+
+
+@pytest.mark.parametrize("longest", [None, 40, 7, 1])
+def test_an_epoch_of_documents_is_every_document_in_pieces(longest):
+    corpus = collection(LENGTHS)
+    feed = Documents(corpus, batch_tokens=256, longest=longest, seed=0)
+    limit = longest or max(LENGTHS)
+    expected = [
+        tuple(range(begin, min(begin + limit, end)))
+        for start, end in pairwise(corpus.offsets.tolist())
+        for begin in range(start, end, limit)
+    ]
+    for epoch in (0, 1):
+        assert sorted(epoch_rows(feed, epoch)) == expected
+
+
+def test_batches_of_documents_hold_the_budget_and_little_padding():
+    feed = Documents(collection(LENGTHS), batch_tokens=256, longest=None, seed=0)
+    sizes = [feed.batch(Position(0, index)).target.ids.numel() for index in range(feed.batches_per_epoch(0))]
+    assert max(sizes) <= 256
+    assert sum(sizes) < 1.1 * sum(LENGTHS)
+    assert feed.batches_per_epoch(0) < 1.3 * sum(LENGTHS) / 256
+
+
+def test_batches_of_documents_do_not_come_in_the_order_of_length():
+    feed = Documents(collection(LENGTHS), batch_tokens=256, longest=None, seed=0)
+    widths = [feed.batch(Position(0, index)).target.ids.shape[1] for index in range(feed.batches_per_epoch(0))]
+    falls = sum(after < before for before, after in pairwise(widths))
+    assert 0.3 < falls / len(widths) < 0.7
+
+
+def test_a_document_beyond_the_budget_is_a_batch_of_its_own():
+    feed = Documents(collection([1000, 3, 3]), batch_tokens=16, longest=None, seed=0)
+    assert sorted(map(len, epoch_rows(feed, 0))) == [3, 3, 1000]
+    assert feed.batches_per_epoch(0) == 2
+
+
+def test_a_process_without_a_row_gets_an_empty_batch():
+    feed = Documents(collection([5]), batch_tokens=16, longest=None, seed=0, rank=1, world=2)
+    batch = feed.batch(START)
+    assert batch.target.ids.shape[0] == 0
+    assert feed.tokens(START) == 5
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 60), st.integers(1, 100))
+def test_cutting_into_batches_is_what_a_loop_over_rows_does(lengths, pool, budget):
+    lengths = [n for start in range(0, len(lengths), pool) for n in sorted(lengths[start : start + pool], reverse=True)]
+    expected = []
+    for index, _ in enumerate(lengths):
+        full = expected and (index - expected[-1] + 1) * lengths[expected[-1]] > budget
+        if index % pool == 0 or full:
+            expected.append(index)
+    assert cut_batches(np.array(lengths), pool, budget).tolist() == [*expected, len(lengths)]
+
+
+def test_documents_are_cut_into_consecutive_pieces():
+    starts, lengths = cut_documents(np.array([0, 5, 6, 10]), 2)
+    assert starts.tolist() == [0, 2, 4, 5, 6, 8]
+    assert lengths.tolist() == [2, 2, 1, 1, 2, 2]
+
+
+def test_a_text_shorter_than_a_row_says_what_to_set():
+    with pytest.raises(DataError, match=r"has 10 tokens, fewer than the 16 .* set model.context to at most 10"):
+        Windows(stream(10), rows=1, length=16, seed=0)
+    with pytest.raises(DataError, match=r"has 16 tokens, fewer than the 17 .* set train.segment to at most 15"):
+        Lanes(stream(16), rows=1, length=16, seed=0)
+    with pytest.raises(DataError, match="give more text"):
+        Lanes(stream(1), rows=1, length=16, seed=0)
+
+
+def test_a_stream_has_no_documents():
+    with pytest.raises(DataError, match=r"set data.unit=documents"):
+        Documents(stream(10), batch_tokens=8, longest=None, seed=0)
+
+
+def test_more_processes_than_rows_are_refused():
+    with pytest.raises(DataError, match="too few for 3 processes"):
+        Windows(stream(100), rows=2, length=8, seed=0, world=3)
+    with pytest.raises(ConfigError, match="rank 2 is not one of 2 processes"):
+        Windows(stream(100), rows=2, length=8, seed=0, rank=2, world=2)
+
+
+def test_a_memory_mapped_corpus_feeds_batches(tmp_path, source):
+    (tmp_path / "a.txt").write_text("abcdefgh" * 50)
+    tokenizer = train_tokenizer("chars", lambda: ["abcdefgh"])
+    corpus = Corpus.build(source(tmp_path / "a.txt"), tokenizer)
+    batch = Windows(corpus, rows=2, length=8, seed=0).batch(START)
+    assert isinstance(corpus.tokens, np.memmap)
+    assert sorted(tokenizer.decode(batch.target.ids[0].tolist())) == list("abcdefgh")

@@ -1,0 +1,318 @@
+import errno
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chainrule.config import DataConfig
+from chainrule.data.cache import ABANDONED_AFTER, UNFINISHED, building
+from chainrule.data.corpus import Corpus, encode_file, prepare, token_type
+from chainrule.data.counting import count, split
+from chainrule.data.source import Part, Source
+from chainrule.errors import DataError
+from chainrule.tokenizers import train_tokenizer
+
+SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare" / "input.txt"
+
+LINES = "To be, or not to be:\nthat is the question.\n\nNaïve “quotes”\n"
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_text(LINES, encoding="utf-8")
+    return file
+
+
+def tokenizer_of(text: str, spec: str = "chars"):
+    return train_tokenizer(spec, lambda: [text])
+
+
+def unreadable(monkeypatch) -> None:
+    """From here on, reading any text is a failure of the test."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the source was read again")
+
+    monkeypatch.setattr(Source, "pieces", refuse)
+
+
+@pytest.mark.parametrize("spec", ["chars", "bytes", "words"])
+def test_a_stream_is_encoded_as_one_text_would_be(path, source, spec):
+    tokenizer = tokenizer_of(LINES, spec)
+    corpus = Corpus.build(source(path), tokenizer)
+    assert corpus.tokens.tolist() == tokenizer.encode(LINES).tolist()
+    assert isinstance(corpus.tokens, np.memmap)
+    assert corpus.offsets is None
+    assert corpus.unit == "stream"
+
+
+def test_the_type_of_the_tokens_is_the_smallest_that_holds_the_vocabulary(path, source):
+    assert Corpus.build(source(path), tokenizer_of(LINES, "chars")).tokens.dtype == np.uint8
+    assert Corpus.build(source(path), tokenizer_of(LINES, "bytes")).tokens.dtype == np.uint16
+    assert [token_type(size) for size in (256, 257, 65536, 65537)] == [np.uint8, np.uint16, np.uint16, np.uint32]
+
+
+def test_counts_are_of_the_text_and_not_of_the_tokens(path, source):
+    corpus = Corpus.build(source(path), tokenizer_of("To be", "chars"))
+    assert corpus.bytes == len(LINES.encode())
+    assert corpus.characters == len(LINES)
+    assert corpus.words == 12 + 4  # words and line ends
+    assert corpus.unknown == sum(character not in "To be" for character in LINES)
+    assert corpus.bytes_per_token == len(LINES.encode()) / len(LINES)
+
+
+def test_documents_end_with_eos_and_have_offsets(path, source):
+    tokenizer = tokenizer_of(LINES)
+    corpus = Corpus.build(source(path, unit="documents"), tokenizer)
+    documents = [line for line in LINES.split("\n") if line]
+    assert corpus.unit == "documents"
+    starts = corpus.offsets.tolist()
+    assert starts == [0, *np.cumsum([len(line) + 1 for line in documents])]
+    for start, end, line in zip(starts, starts[1:], documents, strict=False):
+        assert corpus.tokens[start:end].tolist() == [*tokenizer.encode(line), tokenizer.eos]
+    assert corpus.words == 12 + 3  # words and documents
+    assert corpus.bytes == sum(len(line.encode()) for line in documents)
+
+
+def test_buffers_are_written_in_order(path, source, monkeypatch):
+    tokenizer = tokenizer_of(LINES)
+    at_once = Corpus.build(source(path, unit="documents"), tokenizer, cache=path.parent / "one")
+    monkeypatch.setattr("chainrule.data.corpus.BUFFER", 3)
+    in_pieces = Corpus.build(source(path, unit="documents"), tokenizer, cache=path.parent / "two")
+    assert in_pieces.tokens.tolist() == at_once.tokens.tolist()
+    assert in_pieces.offsets.tolist() == at_once.offsets.tolist()
+
+
+def test_a_second_build_does_not_read_the_source(path, source, monkeypatch):
+    tokenizer = tokenizer_of(LINES)
+    first = Corpus.build(source(path), tokenizer)
+    unreadable(monkeypatch)
+    second = Corpus.build(source(path), tokenizer)
+    assert second.tokens.tolist() == first.tokens.tolist()
+    assert second.fingerprint == first.fingerprint
+    assert (second.bytes, second.characters, second.words) == (first.bytes, first.characters, first.words)
+
+
+def test_a_second_preparation_does_not_read_the_source(path, monkeypatch):
+    config = DataConfig(train=str(path), valid_fraction=0.3)
+    first = prepare(config, "words")
+    unreadable(monkeypatch)
+    second = prepare(config, "words")
+    assert second.train.fingerprint == first.train.fingerprint
+    assert second.tokenizer.to_json() == first.tokenizer.to_json()
+
+
+def test_whatever_changes_the_tokens_changes_the_fingerprint(path, source):
+    tokenizer = tokenizer_of(LINES)
+    builds = [
+        Corpus.build(source(path), tokenizer),
+        Corpus.build(source(path), tokenizer_of(LINES, "bytes")),
+        Corpus.build(source(path), tokenizer_of(LINES + "!")),
+        Corpus.build(source(path), tokenizer, Part(0, 10)),
+        Corpus.build(source(path, unit="documents"), tokenizer),
+        Corpus.build(source(path, unicode="NFD"), tokenizer),
+        Corpus.build(source(path, squeeze_spaces=True), tokenizer),
+        Corpus.build(source(path, strip_ends=True), tokenizer),
+    ]
+    path.write_text(LINES.swapcase(), encoding="utf-8")
+    os.utime(path, ns=(1, 1))  # the same size, another time
+    builds.append(Corpus.build(source(path), tokenizer))
+    assert len({corpus.fingerprint for corpus in builds}) == len(builds)
+
+
+@pytest.mark.parametrize("damage", ["truncate tokens", "break meta", "lose meta"])
+def test_a_damaged_entry_is_built_again(path, source, cache, damage):
+    tokenizer = tokenizer_of(LINES)
+    corpus = Corpus.build(source(path), tokenizer)
+    entry = cache / corpus.fingerprint
+    match damage:
+        case "truncate tokens":
+            (entry / "tokens.bin").write_bytes(b"xx")
+        case "break meta":
+            (entry / "meta.json").write_text("{")
+        case _:
+            (entry / "meta.json").unlink()
+    assert Corpus.build(source(path), tokenizer).tokens.tolist() == tokenizer.encode(LINES).tolist()
+
+
+def test_builders_at_the_same_time_do_not_clash(path, source, cache):
+    tokenizer = tokenizer_of(LINES)
+    barrier = threading.Barrier(4)
+    results: list[list[int]] = []
+
+    def build() -> None:
+        barrier.wait()
+        results.append(Corpus.build(source(path), tokenizer).tokens.tolist())
+
+    threads = [threading.Thread(target=build) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [tokenizer.encode(LINES).tolist()] * 4
+    assert [entry.name for entry in cache.iterdir() if entry.name.startswith(UNFINISHED)] == []
+
+
+def test_the_slower_of_two_builders_takes_the_entry_of_the_faster(tmp_path):
+    entry = tmp_path / "cache" / "name"
+    with building(entry) as slow:
+        (slow / "who").write_text("slow")
+        with building(entry) as fast:
+            (fast / "who").write_text("fast")
+    assert (entry / "who").read_text() == "fast"
+    assert [path.name for path in entry.parent.iterdir()] == ["name"]
+
+
+@pytest.mark.parametrize(("code", "complaint"), [(errno.ENOSPC, "no space left"), (errno.EROFS, "cannot be written")])
+def test_a_full_or_forbidden_disk_leaves_nothing_behind(path, source, cache, monkeypatch, code, complaint):
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("chainrule.data.corpus._append", fail)
+    with pytest.raises(DataError, match=complaint) as caught:
+        Corpus.build(source(path), tokenizer_of(LINES))
+    assert "CHAINRULE_CACHE" in str(caught.value)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_failure_while_reading_leaves_nothing_behind(tmp_path, source, cache):
+    (tmp_path / "bad.txt").write_bytes(b"good\n" * (1 << 19) + b"\xff")
+    with pytest.raises(DataError, match=r"bad\.txt"):
+        Corpus.build(source(tmp_path / "bad.txt"), tokenizer_of("good\n"))
+    assert list(cache.iterdir()) == []
+
+
+def test_what_killed_processes_left_behind_is_swept(tmp_path):
+    root = tmp_path / "cache"
+    for name, age in (("old", ABANDONED_AFTER + 100), ("new", 100)):
+        folder = root / f"{UNFINISHED}{name}"
+        folder.mkdir(parents=True)
+        (folder / "tokens.bin").write_bytes(b"x")
+        for part in (folder / "tokens.bin", folder):
+            os.utime(part, (time.time() - age, time.time() - age))
+    with building(root / "entry"):
+        pass
+    assert sorted(path.name for path in root.iterdir()) == [f"{UNFINISHED}new", "entry"]
+
+
+def test_a_text_in_memory_is_a_stream_or_one_document(cache):
+    tokenizer = tokenizer_of("hello")
+    stream = Corpus.of_text("hello!", tokenizer)
+    assert stream.tokens.tolist() == tokenizer.encode("hello!").tolist()
+    assert (stream.unit, stream.bytes, stream.words, stream.unknown) == ("stream", 6, 1, 1)
+    document = Corpus.of_text("hello", tokenizer, "documents")
+    assert document.tokens.tolist() == [*tokenizer.encode("hello"), tokenizer.eos]
+    assert document.offsets.tolist() == [0, 6]
+    assert not cache.exists()
+
+
+def test_a_text_that_utf_8_cannot_spell_is_counted_as_it_is_encoded():
+    corpus = Corpus.of_text("a\udcff", tokenizer_of("", "bytes"))
+    assert len(corpus) == corpus.bytes == 4
+
+
+@pytest.mark.parametrize("spec", ["chars", "words"])
+def test_an_empty_text_is_an_error(spec):
+    with pytest.raises(DataError, match="empty"):
+        Corpus.of_text("", tokenizer_of("x", spec))
+
+
+def test_a_text_without_tokens_is_an_error(tmp_path, source):
+    (tmp_path / "blank.txt").write_text("   ")
+    with pytest.raises(DataError, match=r"blank.txt' gives no tokens"):
+        Corpus.build(source(tmp_path / "blank.txt"), tokenizer_of("x", "words"))
+
+
+def test_a_stream_is_split_by_characters(path, source):
+    first, second = split(source(path), 0.25)
+    assert first == (0, int(len(LINES) * 0.75))
+    assert second == (first.end, len(LINES))
+    joined = "".join(source(path).pieces(first)) + "".join(source(path).pieces(second))
+    assert joined == LINES
+
+
+def test_documents_are_split_by_count(tmp_path, source):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"document {n}"}) + "\n" for n in range(10)))
+    records = source(tmp_path / "a.jsonl")
+    assert split(records, 0.2) == ((0, 8), (8, 10))
+    assert split(records, 0.9) == ((0, 1), (1, 10))
+    assert list(records.pieces(Part(8, 10))) == ["document 8", "document 9"]
+
+
+def test_too_little_to_split_is_an_error(tmp_path, source):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    with pytest.raises(DataError, match=r"has 1 documents: too few to cut off 0\.1"):
+        split(source(tmp_path / "a.jsonl"), 0.1)
+
+
+def test_a_count_is_kept(path, source, monkeypatch):
+    assert count(source(path)) == len(LINES)
+    unreadable(monkeypatch)
+    assert count(source(path)) == len(LINES)
+
+
+def test_the_tokenizer_is_trained_on_the_training_part_only(tmp_path):
+    (tmp_path / "a.txt").write_text("a" * 90 + "b" * 10)
+    prepared = prepare(DataConfig(train=str(tmp_path / "a.txt")), "chars")
+    assert prepared.train.unknown == 0
+    assert prepared.valid.unknown == len(prepared.valid) == 10
+
+
+def test_validation_and_test_data_may_be_given(tmp_path):
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} text\n")
+    config = DataConfig(**{name: str(tmp_path / f"{name}.txt") for name in ("train", "valid", "test")})
+    prepared = prepare(config, "bytes")
+    for name in ("train", "valid", "test"):
+        assert prepared.tokenizer.decode(getattr(prepared, name).tokens) == f"{name} text\n"
+    assert prepared.warnings == ()
+
+
+def test_what_the_training_data_is_holds_for_all_parts(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"text": "one"}\n')
+    (tmp_path / "valid.txt").write_text("two\nthree\n")
+    config = DataConfig(train=str(tmp_path / "train.jsonl"), valid=str(tmp_path / "valid.txt"))
+    assert prepare(config, "bytes").valid.offsets.tolist() == [0, 4, 10]
+
+
+def test_validation_on_training_data_is_pointed_out(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "folder" / name).write_text("text\n")
+    train, valid = str(tmp_path / "folder"), str(tmp_path / "folder" / "b.txt")
+    (warning,) = prepare(DataConfig(train=train, valid=valid), "bytes").warnings
+    assert "b.txt" in warning
+    assert "say nothing about new text" in warning
+    assert prepare(DataConfig(train=train), "bytes").warnings == ()
+
+
+def test_other_data_is_read_with_the_settings_of_the_run(path):
+    tokenizer = tokenizer_of(LINES)
+    config = DataConfig(train="elsewhere", strip_ends=True, unit="documents")
+    corpus = encode_file(config, tokenizer, str(path))
+    assert len(corpus.offsets) == 3 + 1
+
+
+def test_progress_ends_at_the_total(path):
+    calls: list[tuple[str, int, int]] = []
+    prepare(DataConfig(train=str(path)), "chars", progress=lambda *call: calls.append(call))
+    assert {stage for stage, _, _ in calls} == {"counting", "tokenizer", "training data", "validation data"}
+    last = {stage: (done, total) for stage, done, total in calls}
+    cut = int(len(LINES) * 0.9)
+    assert last["training data"] == (cut, cut)
+    assert last["validation data"] == (len(LINES) - cut, len(LINES) - cut)
+    calls.clear()
+    prepare(DataConfig(train=str(path)), "chars", progress=lambda *call: calls.append(call))
+    assert calls == []
+
+
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="tiny Shakespeare is not at ../shared/data")
+def test_tiny_shakespeare_has_the_usual_split():
+    prepared = prepare(DataConfig(train=str(SHAKESPEARE)), "chars")
+    assert (len(prepared.train), len(prepared.valid)) == (1_003_854, 111_540)
+    assert prepared.tokenizer.vocabulary == 65 + 2

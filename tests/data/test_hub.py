@@ -1,0 +1,102 @@
+import sys
+
+import pytest
+
+from chainrule.config import DataConfig
+from chainrule.data import hub
+from chainrule.data.corpus import prepare
+from chainrule.errors import DataError, MissingExtra
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path, monkeypatch):
+    """The library's own cache in a temporary folder, and nothing from the network."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    hub._load.cache_clear()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A dataset as `save_to_disk` leaves it."""
+    splits = {"train": ["one", "", "two\nlines"], "validation": ["three", None]}
+    folder = tmp_path / "saved"
+    tables = {name: datasets.Dataset.from_dict({"text": texts}) for name, texts in splits.items()}
+    datasets.DatasetDict(tables).save_to_disk(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("prefix", ["", "hub:"])
+def test_a_saved_dataset_is_read_from_its_folder(saved, source, prefix):
+    records = source(f"{prefix}{saved}")
+    assert records.unit == "documents"
+    assert list(records.pieces()) == ["one", "two\nlines"]
+    assert "".join(source(f"{prefix}{saved}", unit="stream").pieces()) == "one\n\ntwo\nlines\n"
+
+
+def test_a_split_can_be_named(saved, source):
+    assert list(source(f"hub:{saved}::validation").pieces()) == ["three"]
+
+
+def test_a_dataset_without_splits_is_training_data(tmp_path, source):
+    datasets.Dataset.from_dict({"text": ["alone"]}).save_to_disk(str(tmp_path / "single"))
+    single = source(tmp_path / "single")
+    assert list(single.pieces()) == ["alone"]
+    assert single.validation() is None
+
+
+def test_a_folder_of_data_files_is_loaded_by_the_library(tmp_path, source):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"text": "t"}\n')
+    (folder / "validation.jsonl").write_text('{"text": "v"}\n')
+    records = source(f"hub:{folder}")
+    assert list(records.pieces()) == ["t"]
+    assert list(records.validation().pieces()) == ["v"]
+
+
+def test_the_validation_split_is_used_when_no_validation_data_is_given(saved):
+    prepared = prepare(DataConfig(train=str(saved)), "chars")
+    assert prepared.valid.characters == len("three")
+    assert prepared.train.characters == len("one") + len("two\nlines")
+    assert prepared.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("end", "settings", "complaint"),
+    [
+        ("::tests", {}, "no split 'tests'; choose from: train, validation"),
+        ("::valid", {}, "did you mean 'validation'"),
+        ("", {"field": "txt"}, "no field 'txt' but text; did you mean data.field=text?"),
+    ],
+)
+def test_a_wrong_split_or_field_is_named(saved, source, end, settings, complaint):
+    with pytest.raises(DataError) as caught:
+        list(source(f"hub:{saved}{end}", **settings).pieces())
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_network_the_error_says_so(source):
+    with pytest.raises(DataError, match=r"'Salesforce/wikitext' with config .* cannot be fetched: .*network"):
+        list(source("hub:Salesforce/wikitext:wikitext-103-raw-v1").pieces())
+
+
+def test_a_wrong_config_is_told_in_the_words_of_the_library(tmp_path, source):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "train.jsonl").write_text('{"text": "t"}\n')
+    with pytest.raises(DataError, match=r"'nope' not found\. Available"):
+        list(source(f"hub:{tmp_path / 'files'}:nope").pieces())
+
+
+def test_no_name_is_an_error(source):
+    with pytest.raises(DataError, match="names no dataset"):
+        source("hub:")
+
+
+def test_the_library_is_an_extra(source, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtra, match=r"chainrule\[hub\]"):
+        list(source("hub:anything").pieces())

@@ -1,0 +1,169 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from chainrule.decoding import GREEDY, beam_search, generate
+from chainrule.decoding.beam import likeliest
+from chainrule.errors import DecodingError
+from chainrule.types import Sequences
+
+PROMPTS = [[1, 2, 3], [], [4], [2, 2, 1], [3, 1, 4, 1, 2, 3], [2] * 15]
+
+
+def assert_same(one, other):
+    assert [(g.ids, g.finished) for g in one] == [(g.ids, g.finished) for g in other]
+    assert [g.log_prob for g in one] == pytest.approx([g.log_prob for g in other])
+
+
+def exhaustive(model, prompt, predict, *, length, eos, penalty, stop=None, source=None):
+    """Every continuation there is as (score, ids, log_prob), best first."""
+    found = []
+
+    def visit(ids, log_prob):
+        log_probs = predict(model, [*prompt, *ids], source).tolist()
+        for token, nats in enumerate(log_probs):
+            after, total = [*ids, token], log_prob + nats
+            score = total / len(after) ** penalty
+            if token == eos:
+                found.append((score, ids, total))
+            elif len(after) == length or (stop is not None and stop(after)):
+                found.append((score, after, total))
+            else:
+                visit(after, total)
+
+    visit([], 0.0)
+    return sorted(found, key=lambda entry: -entry[0])
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -0.5])
+def test_a_beam_as_wide_as_all_sequences_is_exhaustive_search(model, predict, penalty):
+    for prompt in ([], [1, 2], [2] * 15):
+        everything = exhaustive(model, prompt, predict, length=4, eos=0, penalty=penalty)
+        (results,) = beam_search(model, [prompt], width=5**4, length=4, eos=0, length_penalty=penalty, num=20)
+        assert [result.ids for result in results] == [ids for _, ids, _ in everything[:20]]
+        assert [result.log_prob for result in results] == pytest.approx([nats for _, _, nats in everything[:20]])
+
+
+def test_an_exhaustive_beam_knows_the_stop_predicate_and_the_source(recurrent, predict):
+    def stop(ids):
+        return sum(ids) > 6
+
+    sources = Sequences.pack([[1, 2, 3], [4]])
+    results = beam_search(recurrent, [[], [2]], width=5**4, length=4, eos=0, num=9, stop=stop, source=sources)
+    for prompt, source, found in zip([[], [2]], [[1, 2, 3], [4]], results, strict=True):
+        wanted = exhaustive(
+            recurrent, prompt, predict, length=4, eos=0, penalty=1.0, stop=stop, source=Sequences.pack([source])
+        )
+        assert [result.ids for result in found] == [ids for _, ids, _ in wanted[:9]]
+        assert all(result.finished == "stop" for result in found if sum(result.ids) > 6)
+
+
+@pytest.mark.parametrize("eos", [None, 0])
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
+def test_a_beam_of_width_one_is_greedy(model, eos, penalty):
+    greedy = generate(model, PROMPTS, length=20, sampling=GREEDY, seeds=[0] * 6, eos=eos)
+    beam = beam_search(model, PROMPTS, width=1, length=20, eos=eos, length_penalty=penalty)
+    assert_same([results[0] for results in beam], greedy)
+
+
+@pytest.mark.parametrize("width", [2, 5])
+@pytest.mark.parametrize("eos", [None, 0])
+def test_a_batch_of_prompts_of_any_lengths_gives_what_each_gives_alone(model, width, eos):
+    together = beam_search(model, PROMPTS, width=width, length=20, eos=eos, num=2)
+    for prompt, results in zip(PROMPTS, together, strict=True):
+        assert_same(results, beam_search(model, [prompt], width=width, length=20, eos=eos, num=2)[0])
+
+
+def test_each_row_follows_its_own_source(recurrent):
+    sentences = [[1], [2, 3, 4], [4, 4]]
+    together = beam_search(recurrent, [[]] * 3, width=3, length=9, eos=0, num=3, source=Sequences.pack(sentences))
+    for sentence, results in zip(sentences, together, strict=True):
+        alone = beam_search(recurrent, [[]], width=3, length=9, eos=0, num=3, source=Sequences.pack([sentence]))
+        assert_same(results, alone[0])
+    assert together[0] != together[1]
+
+
+def test_log_prob_is_that_of_the_recomputed_predictions_also_beyond_the_context(model, predict):
+    for prompt, results in zip(PROMPTS, beam_search(model, PROMPTS, width=3, length=20, eos=0, num=3), strict=True):
+        for result in results:
+            generated = result.ids + [0] * (result.finished == "eos")
+            history, total = list(prompt), 0.0
+            for token in generated:
+                total += predict(model, history)[token].item()
+                history.append(token)
+            assert result.log_prob == pytest.approx(total)
+
+
+def test_a_wider_beam_that_sees_all_finds_no_less_likely_result_than_greedy(model):
+    greedy = generate(model, PROMPTS, length=3, sampling=GREEDY, seeds=[0] * 6)
+    beam = beam_search(model, PROMPTS, width=125, length=3)
+    assert all(results[0].log_prob >= single.log_prob - 1e-9 for results, single in zip(beam, greedy, strict=True))
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.0, 2.0])
+def test_the_length_penalty_does_not_count_the_prompt(make_unigram, penalty):
+    """A model that ignores what it has read ranks the same after any prompt (transformers#26624)."""
+    model = make_unigram([0.35, 0.3, 0.2, 0.15])
+    short, long, none = beam_search(model, [[1], [1] * 40, []], width=8, length=5, eos=0, num=8, length_penalty=penalty)
+    assert short == long == none
+    scores = [g.log_prob / (len(g.ids) + (g.finished == "eos")) ** penalty for g in short]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_penalty_of_zero_prefers_short_results_and_a_large_one_long_results(make_unigram):
+    model = make_unigram([0.4, 0.35, 0.25])
+    ((by_sum,),) = beam_search(model, [[]], width=50, length=4, eos=0, length_penalty=0.0)
+    ((by_length,),) = beam_search(model, [[]], width=50, length=4, eos=0, length_penalty=3.0)
+    assert (by_sum.ids, by_sum.finished) == ([], "eos")
+    assert len(by_length.ids) >= 3
+
+
+def test_a_finished_hypothesis_is_kept_when_likelier_ones_crowd_it_out_for_a_while(make_bounded):
+    """EOS at once has 0.3; two beginnings with 0.35 each leave it no place among the best two, but then fall apart."""
+    model = make_bounded(5)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    model.positions.data[0] = torch.tensor([0.3, 0.7, 0, 0, 0], dtype=torch.float64).log()
+    model.positions.data[1] = torch.tensor([0, 0.5, 0.5, 0, 0], dtype=torch.float64).log()
+    ((best, second),) = beam_search(model, [[]], width=2, length=3, eos=0, length_penalty=0.0, num=2)
+    assert (best.ids, best.finished) == ([], "eos")
+    assert best.log_prob == pytest.approx(math.log(0.3))
+    assert second.log_prob == pytest.approx(math.log(0.35 / 5))
+
+
+def test_suppressed_ids_are_never_generated(model):
+    for results in beam_search(model, PROMPTS, width=4, length=12, eos=0, num=4, suppress=[0, 3]):
+        assert all(result.finished == "length" and not {0, 3} & {*result.ids} for result in results)
+
+
+def test_fewer_results_are_given_where_fewer_exist(make_unigram):
+    ((first, second),) = beam_search(make_unigram([0.6, 0.4]), [[]], width=10, num=10, length=1)
+    assert (first.ids, second.ids) == ([0], [1])
+
+
+def test_ties_go_to_the_better_parent_and_the_lower_id():
+    totals = torch.tensor([[-1.0, -3.0, -2.0, -2.0], [-2.0, -1.0, -2.0, -math.inf]])
+    chosen = [(candidate.parent, candidate.token) for candidate in likeliest(totals, 4)]
+    assert chosen == [(0, 0), (1, 1), (0, 2), (0, 3)]
+    assert len(likeliest(totals, 100)) == 7
+
+
+def test_a_uniform_model_is_searched_in_order_of_the_ids(make_unigram):
+    (results,) = beam_search(make_unigram([0.25] * 4), [[]], width=4, length=2, num=4)
+    assert [result.ids for result in results] == [
+        list(pair) for pair in itertools.islice(itertools.product(range(4), repeat=2), 4)
+    ]
+
+
+@pytest.mark.parametrize(("width", "num"), [(0, 1), (2, 3), (2, 0)])
+def test_a_beam_cannot_give_more_results_than_it_is_wide(recurrent, width, num):
+    with pytest.raises(DecodingError, match="beam of width"):
+        beam_search(recurrent, [[1]], width=width, length=3, num=num)
+
+
+def test_a_model_that_predicts_no_numbers_is_reported(recurrent):
+    recurrent.head.bias.data.fill_(math.nan)
+    with pytest.raises(DecodingError, match="not a number"):
+        beam_search(recurrent, [[1]], width=2, length=3)

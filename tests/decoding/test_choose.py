@@ -1,0 +1,160 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from chainrule.decoding import GREEDY, Sampling, choose
+from chainrule.decoding.choose import (
+    Uniforms,
+    draw,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    penalise_repetition,
+)
+
+CPU = torch.device("cpu")
+rows_of_logits = st.lists(
+    st.lists(st.integers(-20, 20).map(lambda n: n / 4), min_size=6, max_size=6), min_size=1, max_size=3
+).map(lambda rows: torch.tensor(rows, dtype=torch.float64))
+
+
+def kept(filtered, logits):
+    """The ids of each row that a filter left, after checking that it left them unchanged."""
+    stays = filtered > -math.inf
+    assert torch.equal(filtered[stays], logits[stays])
+    return [set(row.nonzero()[:, 0].tolist()) for row in stays]
+
+
+@given(rows_of_logits, st.integers(1, 8))
+def test_top_k_keeps_every_token_that_fewer_than_k_others_beat(logits, k):
+    for row, ids in zip(logits.tolist(), kept(keep_top_k(logits, k), logits), strict=True):
+        assert ids == {i for i, logit in enumerate(row) if sum(other > logit for other in row) < k}
+
+
+@given(rows_of_logits, st.floats(0.001, 0.999))
+def test_top_p_keeps_the_fewest_likeliest_tokens_that_reach_the_mass(logits, mass):
+    for row, ids in zip(logits.softmax(-1).tolist(), kept(keep_top_p(logits, mass), logits), strict=True):
+        order = sorted(range(len(row)), key=lambda i: (-row[i], i))
+        assert ids == set(order[: len(ids)])
+        assert sum(row[i] for i in order[: len(ids)]) >= mass - 1e-9
+        assert sum(row[i] for i in order[: len(ids) - 1]) < mass + 1e-9
+
+
+def test_top_p_of_one_keeps_all():
+    logits = torch.tensor([[0.0, -50.0, -200.0]])
+    assert kept(keep_top_p(logits, 1.0), logits) == [{0, 1, 2}]
+
+
+@given(rows_of_logits, st.floats(0.001, 0.999))
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest(logits, share):
+    for row, ids in zip(logits.softmax(-1).tolist(), kept(keep_min_p(logits, share), logits), strict=True):
+        assert {i for i, p in enumerate(row) if p > share * max(row) * (1 + 1e-9)} <= ids
+        assert ids <= {i for i, p in enumerate(row) if p > share * max(row) * (1 - 1e-9)}
+
+
+@given(rows_of_logits)
+def test_the_narrowest_filters_leave_the_likeliest_token(logits):
+    for filtered in (keep_top_p(logits, 1e-9), keep_min_p(logits, 1.0), keep_top_k(logits, 1)):
+        assert torch.equal(filtered.amax(-1), logits.amax(-1))
+
+
+def test_a_repetition_penalty_makes_seen_ids_less_likely_whatever_the_sign():
+    logits = torch.tensor([[2.0, -2.0, 1.0, -1.0]])
+    seen = torch.tensor([[True, True, False, False]])
+    assert penalise_repetition(logits, seen, 2.0).tolist() == [[1.0, -4.0, 1.0, -1.0]]
+
+
+def test_settings_are_applied_in_the_documented_order():
+    """Penalty, suppression, temperature, top-k, top-p, min-p: each of these sees what those before it left."""
+    logits = torch.tensor([[4.0, 3.9, 3.0, 2.0, 1.0, 9.0]], dtype=torch.float64)
+    sampling = Sampling(temperature=2.0, top_k=3, top_p=0.7, repetition_penalty=2.0)
+    seen = torch.tensor([[True, False, False, False, False, False]])
+    # the penalty turns 4 into 2, level with id 3; without id 5 and at temperature 2 the three best are 1, 2 and (0, 3)
+    tempered = torch.tensor([3.9, 3.0, 2.0, 2.0], dtype=torch.float64) / 2
+    assert tempered.softmax(-1)[:2].sum() < 0.7 < tempered.softmax(-1)[:3].sum()  # so the nucleus is 1, 2 and 0
+    chosen = {
+        choose(
+            logits,
+            sampling,
+            torch.tensor([u], dtype=torch.float64),
+            seen=seen,
+            suppressed=torch.tensor([5]),
+        ).item()
+        for u in torch.linspace(0, 0.9999, 200).tolist()
+    }
+    assert chosen == {0, 1, 2}
+
+
+def test_greedy_takes_the_first_of_the_likeliest():
+    logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, 1.0, 0.0]])
+    assert choose(logits, GREEDY, torch.zeros(2)).tolist() == [1, 0]
+
+
+def test_a_suppressed_id_is_never_chosen():
+    logits = torch.tensor([[9.0, 1.0, 0.0]])
+    suppressed = torch.tensor([0])
+    assert choose(logits, GREEDY, torch.zeros(1), suppressed=suppressed).item() == 1
+    for u in (0.0, 0.5, 1 - 2**-53):
+        assert choose(logits, Sampling(), torch.tensor([u], dtype=torch.float64), suppressed=suppressed).item() != 0
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from([-math.inf, -3.0, 0.0, 0.1, 7.0]), min_size=2, max_size=40),
+    st.sampled_from([0.0, 0.1, 0.5, 0.9, 1 - 2**-53]),
+)
+def test_no_number_however_close_to_one_draws_a_token_without_mass(row, uniform):
+    row = [*row, 0.0, -math.inf]
+    chosen = draw(torch.tensor([row]), torch.tensor([uniform], dtype=torch.float64)).item()
+    assert row[chosen] > -math.inf
+
+
+PROBABILITIES = torch.tensor([0.4, 0.25, 0.2, 0.1, 0.04, 0.01], dtype=torch.float64)
+CRITICAL = 20.5  # chi-square, 5 degrees of freedom, p = 0.001
+
+
+def chi_square(ids, probabilities):
+    expected = probabilities * len(ids)
+    counts = torch.bincount(ids, minlength=len(probabilities))
+    return (((counts - expected) ** 2) / expected).sum().item()
+
+
+def test_tokens_are_drawn_as_often_as_the_model_says_along_one_seed():
+    uniforms = Uniforms([3], CPU)
+    logits = PROBABILITIES.log()[None]
+    ids = torch.cat([choose(logits, Sampling(), uniforms.draw()) for _ in range(5000)])
+    assert chi_square(ids, PROBABILITIES) < CRITICAL
+
+
+def test_tokens_are_drawn_as_often_as_the_model_says_across_consecutive_seeds():
+    uniforms = Uniforms(range(5000), CPU).draw()
+    ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(), uniforms)
+    assert chi_square(ids, PROBABILITIES) < CRITICAL
+
+
+def test_temperature_draws_from_the_sharpened_distribution():
+    uniforms = Uniforms(range(5000), CPU).draw()
+    ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(temperature=0.5), uniforms)
+    sharpened = PROBABILITIES**2 / (PROBABILITIES**2).sum()
+    assert chi_square(ids, sharpened) < CRITICAL < chi_square(ids, PROBABILITIES)
+
+
+def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it():
+    together, alone = Uniforms([5, 9, 7], CPU), Uniforms([7], CPU)
+    for step in range(200):
+        if step == 100:
+            together.keep([0, 2])
+        assert together.draw()[-1] == alone.draw()[0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": 0}, {"top_k": 0}, {"top_p": 0}, {"top_p": 1.1}, {"min_p": -0.1}, {"repetition_penalty": 0}],
+)
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        Sampling(**wrong)

@@ -1,0 +1,49 @@
+"""The same statements about every family, whose caches and tables are not as simple as the test models."""
+
+import pytest
+import torch
+
+from chainrule.decoding import GREEDY, Sampling, beam_search, generate
+from chainrule.testing.tiny import tiny_model, variants
+
+PROMPTS = [[1, 2, 3], [], [4], [2, 2, 1], [3, 1, 4, 1, 2, 3], [2] * 15]
+
+
+@pytest.fixture(params=variants(), ids="-".join)
+def family(request):
+    torch.set_default_dtype(torch.float64)
+    yield tiny_model(*request.param)
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
+def test_a_batch_gives_what_each_prompt_gives_alone(family, sampling):
+    together = generate(family, PROMPTS, length=20, sampling=sampling, seeds=range(6), eos=0)
+    for row, prompt in enumerate(PROMPTS):
+        (alone,) = generate(family, [prompt], length=20, sampling=sampling, seeds=[row], eos=0)
+        assert (together[row].ids, together[row].finished) == (alone.ids, alone.finished)
+        assert together[row].log_prob == pytest.approx(alone.log_prob)
+
+
+def test_a_beam_of_width_one_is_greedy(family):
+    greedy = generate(family, PROMPTS, length=12, sampling=GREEDY, seeds=range(6), eos=0)
+    beams = beam_search(family, PROMPTS, width=1, length=12, eos=0)
+    assert [beam[0].ids for beam in beams] == [single.ids for single in greedy]
+
+
+def test_a_batched_beam_gives_what_each_prompt_gives_alone(family):
+    together = beam_search(family, PROMPTS, width=3, length=12, eos=0, num=2)
+    for prompt, results in zip(PROMPTS, together, strict=True):
+        (alone,) = beam_search(family, [prompt], width=3, length=12, eos=0, num=2)
+        assert [result.ids for result in results] == [result.ids for result in alone]
+
+
+def test_log_prob_is_that_of_the_recomputed_predictions(family, predict):
+    for prompt, result in zip(
+        PROMPTS, generate(family, PROMPTS, length=12, sampling=Sampling(), seeds=range(6)), strict=True
+    ):
+        history, total = list(prompt), 0.0
+        for token in result.ids:
+            total += predict(family, history)[token].item()
+            history.append(token)
+        assert result.log_prob == pytest.approx(total)

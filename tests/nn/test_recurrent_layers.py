@@ -1,0 +1,316 @@
+"""Layers against their equations, fast paths against plain ones."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from chainrule.nn.dropout import VariationalDropout
+from chainrule.nn.recurrent import (
+    CELLS,
+    FEW_STEPS,
+    GRU,
+    LSTM,
+    RNN,
+    GRUInputReset,
+    LayerState,
+    LSTMCoupled,
+    LSTMPeephole,
+    RecurrentLayer,
+)
+
+INPUTS, WIDTH, ROWS, STEPS = 3, 4, 2, 6
+
+every_cell = pytest.mark.parametrize("cell", CELLS)
+
+
+def layer_of(
+    cell: str, *, inputs: int = INPUTS, width: int = WIDTH, dtype: torch.dtype = torch.float64
+) -> RecurrentLayer:
+    """A layer with all weights away from zero, so that every one of them matters."""
+    torch.manual_seed(0)
+    layer = CELLS[cell](inputs, width, 0.0).to(dtype)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    return layer
+
+
+def something_to_read(layer: RecurrentLayer, steps: int = STEPS) -> tuple[Tensor, LayerState]:
+    generator = torch.Generator().manual_seed(1)
+    dtype = layer.bias.dtype
+    inputs = torch.randn(steps, ROWS, layer.input_weight.shape[1], generator=generator, dtype=dtype)
+    state = tuple(torch.randn(ROWS, WIDTH, generator=generator, dtype=dtype) for _ in layer.initial(ROWS))
+    return inputs.requires_grad_(), tuple(part.requires_grad_() for part in state)
+
+
+# The fast paths
+
+
+@every_cell
+@pytest.mark.parametrize("inputs", [INPUTS, WIDTH, 7])
+def test_the_fast_path_has_the_values_and_gradients_of_the_plain_loop(cell: str, inputs: int) -> None:
+    layer = layer_of(cell, inputs=inputs)
+    values, state = something_to_read(layer)
+    results = []
+    for run in (layer.unroll, layer.naive):
+        hidden, last = run(values, state, layer.recurrent_weight)
+        outcome = torch.cat([hidden, *(part[None] for part in last)])  # a loss that reads all there is
+        loss = (outcome * torch.linspace(-1, 2, outcome.numel(), dtype=torch.float64).view_as(outcome)).sum()
+        results.append([outcome, *torch.autograd.grad(loss, [values, *state, *layer.parameters()])])
+    for fast, plain in zip(*results, strict=True):
+        torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-12)
+
+
+@every_cell
+def test_gradients_of_the_fast_path_agree_with_finite_differences(cell: str) -> None:
+    layer = layer_of(cell)
+    values, state = something_to_read(layer, steps=3)
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+
+    def read(values: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        before, weights = rest[: len(state)], rest[len(state) :]
+        hidden, last = torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), (values, before))
+        return (hidden, *last)
+
+    assert torch.autograd.gradcheck(read, (values, *state, *parameters))
+
+
+@every_cell
+def test_float32_agrees_with_float64(cell: str) -> None:
+    exact, single = layer_of(cell), layer_of(cell, dtype=torch.float32)
+    single.load_state_dict(exact.state_dict())
+    values, state = something_to_read(exact)
+    hidden, _ = single(values.float(), tuple(part.float() for part in state))
+    torch.testing.assert_close(hidden.double(), exact(values, state)[0], rtol=1e-5, atol=1e-5)
+
+
+@every_cell
+@pytest.mark.parametrize("steps", [0, 1, FEW_STEPS, FEW_STEPS + 1])
+def test_reading_without_gradients_changes_no_value(cell: str, steps: int) -> None:
+    layer = layer_of(cell)
+    values, state = something_to_read(layer, steps)
+    with torch.no_grad():
+        quiet = layer(values, state)
+    hidden, last = layer(values, state)
+    torch.testing.assert_close(quiet, (hidden, last), rtol=1e-12, atol=1e-12)
+    assert hidden.shape == (steps, ROWS, WIDTH)
+
+
+@every_cell
+def test_the_state_does_not_keep_the_whole_segment_in_memory(cell: str) -> None:
+    layer = layer_of(cell)
+    _, state = layer(*something_to_read(layer, steps=50))
+    assert all(part.untyped_storage().nbytes() == ROWS * WIDTH * 8 for part in state)
+
+
+@every_cell
+def test_back_propagation_may_be_repeated_on_a_kept_graph(cell: str) -> None:
+    layer = layer_of(cell)
+    values, state = something_to_read(layer)
+    loss = layer(values, state)[0].square().sum()
+    first = torch.autograd.grad(loss, values, retain_graph=True)
+    assert torch.equal(first[0], torch.autograd.grad(loss, values)[0])
+
+
+@every_cell
+def test_back_propagation_leaves_the_gradient_it_is_given_untouched(cell: str) -> None:
+    layer = layer_of(cell)
+    values, state = something_to_read(layer)
+    outcome = layer(values, state)
+    given = [torch.ones_like(part) for part in (outcome[0], *outcome[1])]
+    torch.autograd.grad([outcome[0], *outcome[1]], values, grad_outputs=given)
+    assert all(torch.equal(part, torch.ones_like(part)) for part in given)
+
+
+@every_cell
+def test_the_recurrence_keeps_its_precision_under_autocast(cell: str) -> None:
+    layer = layer_of(cell, dtype=torch.float32)
+    values, state = something_to_read(layer)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        lowered = layer(values.bfloat16().float(), state)
+    assert lowered[0].dtype == torch.float32
+    torch.testing.assert_close(lowered, layer(values.bfloat16().float(), state))
+
+
+# The equations, unit by unit, as the docstrings give them
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+class Gates:
+    """Pre-activations of one row, one unit at a time, from the blocks of rows in a layer's weights."""
+
+    def __init__(self, layer: RecurrentLayer, *names: str) -> None:
+        self.weights = [tensor.tolist() for tensor in (layer.input_weight, layer.recurrent_weight, layer.bias)]
+        self.first = {name: index * WIDTH for index, name in enumerate(names)}
+
+    def of_inputs(self, name: str, unit: int, x: list[float]) -> float:
+        return dot(self.weights[0][self.first[name] + unit], x)
+
+    def of_hidden(self, name: str, unit: int, h: list[float]) -> float:
+        return dot(self.weights[1][self.first[name] + unit], h)
+
+    def bias(self, name: str, unit: int) -> float:
+        return float(self.weights[2][self.first[name] + unit])
+
+    def __call__(self, name: str, unit: int, x: list[float], h: list[float]) -> float:
+        return self.of_inputs(name, unit, x) + self.of_hidden(name, unit, h) + self.bias(name, unit)
+
+
+def dot(weights: list[float], values: list[float]) -> float:
+    return sum(weight * value for weight, value in zip(weights, values, strict=True))
+
+
+def read_first_row(layer: RecurrentLayer) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
+    """The inputs, the state before and the hidden vectors after each step, as plain lists."""
+    values, state = something_to_read(layer)
+    hidden, _ = layer(values, state)
+    return values[:, 0].tolist(), [part[0].tolist() for part in state], hidden[:, 0].tolist()
+
+
+def test_rnn_follows_its_equation() -> None:
+    layer = layer_of("rnn")
+    inputs, (h,), outputs = read_first_row(layer)
+    gate = Gates(layer, "h")
+    for x, expected in zip(inputs, outputs, strict=True):
+        h = [math.tanh(gate("h", j, x, h)) for j in range(WIDTH)]
+        assert h == pytest.approx(expected)
+
+
+def test_lstm_follows_its_equation() -> None:
+    layer = layer_of("lstm")
+    inputs, (h, c), outputs = read_first_row(layer)
+    gate = Gates(layer, "i", "f", "g", "o")
+    for x, expected in zip(inputs, outputs, strict=True):
+        i, f, o = ([sigmoid(gate(name, j, x, h)) for j in range(WIDTH)] for name in "ifo")
+        g = [math.tanh(gate("g", j, x, h)) for j in range(WIDTH)]
+        c = [f[j] * c[j] + i[j] * g[j] for j in range(WIDTH)]
+        h = [o[j] * math.tanh(c[j]) for j in range(WIDTH)]
+        assert h == pytest.approx(expected)
+
+
+def test_lstm_peephole_gates_see_the_memory_before_the_step() -> None:
+    layer = layer_of("lstm_peephole")
+    assert isinstance(layer, LSTMPeephole)
+    inputs, (h, c), outputs = read_first_row(layer)
+    gate = Gates(layer, "g", "i", "f", "o")
+    peephole = dict(zip("ifo", layer.peephole.view(3, WIDTH).tolist(), strict=True))
+    for x, expected in zip(inputs, outputs, strict=True):
+        i, f, o = ([sigmoid(gate(name, j, x, h) + peephole[name][j] * c[j]) for j in range(WIDTH)] for name in "ifo")
+        g = [math.tanh(gate("g", j, x, h)) for j in range(WIDTH)]
+        c = [f[j] * c[j] + i[j] * g[j] for j in range(WIDTH)]
+        h = [o[j] * math.tanh(c[j]) for j in range(WIDTH)]
+        assert h == pytest.approx(expected)
+
+
+def test_lstm_coupled_forgets_what_it_admits() -> None:
+    layer = layer_of("lstm_coupled")
+    inputs, (h, c), outputs = read_first_row(layer)
+    gate = Gates(layer, "g", "i", "o")
+    for x, expected in zip(inputs, outputs, strict=True):
+        i, o = ([sigmoid(gate(name, j, x, h)) for j in range(WIDTH)] for name in "io")
+        g = [math.tanh(gate("g", j, x, h)) for j in range(WIDTH)]
+        c = [(1 - i[j]) * c[j] + i[j] * g[j] for j in range(WIDTH)]
+        h = [o[j] * math.tanh(c[j]) for j in range(WIDTH)]
+        assert h == pytest.approx(expected)
+
+
+def test_gru_follows_its_equation() -> None:
+    layer = layer_of("gru")
+    inputs, (h,), outputs = read_first_row(layer)
+    gate = Gates(layer, "r", "z", "n")
+    for x, expected in zip(inputs, outputs, strict=True):
+        r, z = ([sigmoid(gate(name, j, x, h)) for j in range(WIDTH)] for name in "rz")
+        n = [
+            math.tanh(gate.of_inputs("n", j, x) + gate.bias("n", j) + r[j] * gate.of_hidden("n", j, h))
+            for j in range(WIDTH)
+        ]
+        h = [(1 - z[j]) * n[j] + z[j] * h[j] for j in range(WIDTH)]
+        assert h == pytest.approx(expected)
+
+
+def test_gru_input_reset_resets_the_input() -> None:
+    layer = layer_of("gru_input_reset", inputs=WIDTH)
+    inputs, (h,), outputs = read_first_row(layer)
+    gate = Gates(layer, "z", "r", "n")
+    for x, expected in zip(inputs, outputs, strict=True):
+        z, r = ([sigmoid(gate(name, j, x, h)) for j in range(WIDTH)] for name in "zr")
+        reset = [r[j] * x[j] for j in range(WIDTH)]
+        n = [math.tanh(gate("n", j, reset, h)) for j in range(WIDTH)]
+        h = [(1 - z[j]) * h[j] + z[j] * n[j] for j in range(WIDTH)]
+        assert h == pytest.approx(expected)
+
+
+def test_a_peephole_lstm_with_closed_peepholes_is_an_lstm() -> None:
+    plain, seeing = layer_of("lstm"), layer_of("lstm_peephole")
+    torch.nn.init.zeros_(seeing.get_parameter("peephole"))
+    for name in ("input_weight", "recurrent_weight", "bias"):
+        i, f, g, o = plain.get_parameter(name).detach().chunk(4)
+        seeing.get_parameter(name).detach().copy_(torch.cat([g, i, f, o]))
+    values, state = something_to_read(plain)
+    torch.testing.assert_close(seeing(values, state), plain(values, state))
+
+
+# How layers start
+
+
+@every_cell
+def test_every_recurrent_block_starts_with_spectral_radius_one(cell: str) -> None:
+    torch.manual_seed(0)
+    layer = CELLS[cell](50, 50, 0.0)
+    for block in layer.recurrent_weight.detach().double().split(50):
+        assert torch.linalg.eigvals(block).abs().max().item() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [LSTM, LSTMPeephole, LSTMCoupled, GRU, GRUInputReset])
+def test_gated_cells_start_by_remembering(kind: type[RecurrentLayer]) -> None:
+    layer = kind(8, 8)  # type: ignore[call-arg]
+    state = tuple(torch.full((1, 8), 1.0) for _ in layer.initial(1))
+    torch.nn.init.zeros_(layer.recurrent_weight)
+    _, after = layer(torch.zeros(1, 1, 8), state)
+    kept = after[-1]  # the memory of an LSTM, the hidden vector of a GRU; nothing but the old value went into it
+    assert kept.detach().numpy() == pytest.approx(1 / (1 + math.exp(-1)))
+
+
+def test_the_simple_network_has_no_gate_to_remember_with() -> None:
+    assert torch.count_nonzero(RNN(8, 8).bias) == 0
+
+
+# Dropout
+
+
+def test_a_variational_mask_is_the_same_at_all_time_steps() -> None:
+    torch.manual_seed(0)
+    dropped = VariationalDropout(0.4)(torch.ones(9, 5, 200))
+    assert torch.equal(dropped, dropped[:1].expand_as(dropped))
+    assert not torch.equal(dropped[0, 0], dropped[0, 1])  # while each row has its own
+
+
+def test_what_a_variational_mask_keeps_is_scaled_up() -> None:
+    torch.manual_seed(0)
+    dropped = VariationalDropout(0.4)(torch.ones(2, 50, 400))
+    assert dropped.unique().tolist() == pytest.approx([0.0, 1 / 0.6])
+    assert dropped.mean().item() == pytest.approx(1.0, abs=0.02)
+
+
+def test_dropout_rests_in_evaluation() -> None:
+    values = torch.randn(3, 2, 8)
+    assert torch.equal(VariationalDropout(0.9).eval()(values), values)
+
+
+@every_cell
+def test_recurrent_dropout_drops_the_same_weights_at_all_steps(cell: str) -> None:
+    torch.manual_seed(0)
+    layer = CELLS[cell](INPUTS, WIDTH, 0.5).double()
+    values, state = something_to_read(layer)
+    torch.manual_seed(3)
+    dropped = layer(values, state)
+    torch.manual_seed(3)
+    weight = torch.nn.functional.dropout(layer.recurrent_weight, 0.5)
+    torch.testing.assert_close(dropped, layer.naive(values, state, weight))
+    assert not torch.allclose(dropped[0], layer.eval()(values, state)[0])

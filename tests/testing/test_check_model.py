@@ -1,0 +1,210 @@
+"""Every family passes every check, and every check can fail: each is shown a model with the bug it is there for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from chainrule.decoding import Generation, beam_search
+from chainrule.evaluation import verify
+from chainrule.evaluation.verify import CheckFailed
+from chainrule.models import FAMILIES
+from chainrule.models.base import Advance, AutoregressiveModel, CountModel
+from chainrule.models.gpt import GPT, GPTConfig
+from chainrule.models.ngram import NGram, NGramConfig
+from chainrule.models.recurrent import Recurrent, RecurrentConfig
+from chainrule.testing import check_model, tiny_model
+from chainrule.testing.checks import all_checks
+from chainrule.testing.tiny import TINY, variants
+from chainrule.types import Batch, Sequences, State, map_state
+
+NOT_FOR_COUNTS = {
+    "no_gradient_reaches_the_future",
+    "accumulated_pieces_are_the_big_batch",
+    "a_resumed_run_is_the_uninterrupted_one",
+}
+
+
+@pytest.mark.parametrize(("family", "variant"), variants())
+@pytest.mark.parametrize("check", sorted(all_checks(lambda: tiny_model("gpt"))))
+def test_family_passes(family: str, variant: str, check: str) -> None:
+    applied = check_model(lambda: tiny_model(family, variant), only=check)
+    counts = issubclass(FAMILIES[family], CountModel)
+    expected = check not in NOT_FOR_COUNTS if counts else check != "observing_in_pieces_is_observing_at_once"
+    assert applied == ([check] if expected else [])
+
+
+def test_every_registered_family_has_a_tiny_form() -> None:
+    assert set(TINY) == set(FAMILIES)
+
+
+def test_an_exception_must_name_a_check_that_exists() -> None:
+    with pytest.raises(CheckFailed, match="do not exist"):
+        check_model(lambda: tiny_model("ngram"), exceptions={"no_such_check": "because"})
+
+
+# Models with one bug each
+
+
+def small_gpt(**changes: Any) -> GPTConfig:
+    return GPTConfig(vocabulary=5, layers=1, width=8, heads=2, context=16, **changes)
+
+
+def shaken(model: AutoregressiveModel) -> AutoregressiveModel:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model.eval()
+
+
+class WrongShape(GPT):
+    def readout(self, hidden: Tensor) -> Tensor:
+        return super().readout(hidden)[..., :-1]
+
+
+class Unnormalised(GPT):
+    def log_prob(self, batch: Batch) -> Tensor:
+        return super().log_prob(batch) + 1e-6
+
+
+class PeeksAtTheNext(GPT):
+    """Reads the token it should predict."""
+
+    def hidden(self, batch: Batch) -> Tensor:
+        shifted = Sequences(batch.target.ids.roll(-1, dims=1), batch.target.lengths)
+        return super().hidden(batch) + 0.1 * super().hidden(Batch(shifted))
+
+
+class MeanOverTime(GPT):
+    """Normalises over the whole sequence, as a batch norm would."""
+
+    def hidden(self, batch: Batch) -> Tensor:
+        hidden = super().hidden(batch)
+        return hidden - hidden.mean(1, keepdim=True)
+
+
+class ForgetsItsPosition(GPT):
+    """The cache stays one behind."""
+
+    def advance(self, tokens: Tensor, state: State) -> Any:
+        hidden, after = super().advance(tokens, state)
+        return Advance(hidden, after._replace(positions=(after.positions - 1).clamp(min=1)))
+
+
+class ReadsThePadding(GPT):
+    def hidden(self, batch: Batch) -> Tensor:
+        return super().hidden(batch) + batch.target.ids.sum(1)[:, None, None] * 0.01 * batch.target.mask[..., None]
+
+
+class SeesOtherRows(GPT):
+    def hidden(self, batch: Batch) -> Tensor:
+        hidden = super().hidden(batch)
+        return hidden + 0.01 * hidden.mean(0)
+
+
+class ShuffledMemory(Recurrent):
+    """Keeps the state of all rows in the first."""
+
+    def advance(self, tokens: Tensor, state: State) -> Any:
+        if len(tokens) > 1:
+            state = map_state(lambda tensor: tensor[:1].expand_as(tensor).contiguous(), state)
+        return super().advance(tokens, state)
+
+
+class ForgetsWhenSaved(GPT):
+    """Keeps a learned number where the file does not see it."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("scale", torch.rand(1), persistent=False)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return super().readout(hidden) * (1 + self.scale)
+
+
+class DependsOnTheBatchSize(GPT):
+    """The cached path of many rows differs from that of one: padding bugs look like this."""
+
+    def advance(self, tokens: Tensor, state: State) -> Any:
+        hidden, after = super().advance(tokens, state)
+        return Advance(hidden * (-1.0 if len(tokens) > 1 else 1.0), after)
+
+
+class LosesTheFirstPiece(NGram):
+    def observe(self, target: Sequences, state: State | None = None) -> State:
+        return super().observe(target, None)
+
+
+class MeanOfItsPiece(GPT):
+    """A loss that is divided inside a piece: the old bug of gradient accumulation."""
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return super().readout(hidden / len(hidden)) if hidden.ndim == 2 else super().readout(hidden)
+
+
+class DrawsFromElsewhere(GPT):
+    """Noise whose source is not saved with the run."""
+
+    noise = torch.Generator().manual_seed(0)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        hidden = super().hidden(batch)
+        return hidden + 0.1 * torch.rand(1, generator=self.noise) if self.training else hidden
+
+
+class AnotherEachTime(GPT):
+    made = 0
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__(config)
+        AnotherEachTime.made += 1
+        self.register_buffer("number", torch.tensor(float(AnotherEachTime.made)))
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return super().readout(hidden) * self.number
+
+
+BUGS = {
+    "logits_have_the_right_form": lambda: shaken(WrongShape(small_gpt())),
+    "probabilities_sum_to_one": lambda: shaken(Unnormalised(small_gpt())),
+    "the_future_does_not_matter": lambda: shaken(PeeksAtTheNext(small_gpt())),
+    "no_gradient_reaches_the_future": lambda: shaken(MeanOverTime(small_gpt())),
+    "chunks_equal_the_whole": lambda: shaken(ForgetsItsPosition(small_gpt())),
+    "padding_does_not_matter": lambda: shaken(ReadsThePadding(small_gpt())),
+    "rows_do_not_see_each_other": lambda: shaken(SeesOtherRows(small_gpt())),
+    "states_can_be_taken_apart": lambda: shaken(ShuffledMemory(RecurrentConfig(vocabulary=5, width=6))),
+    "saving_keeps_every_bit": lambda: shaken(ForgetsWhenSaved(small_gpt())),
+    "prompts_in_a_batch_are_as_alone": lambda: shaken(DependsOnTheBatchSize(small_gpt())),
+    "observing_in_pieces_is_observing_at_once": lambda: LosesTheFirstPiece(NGramConfig(vocabulary=5, order=3)),
+    "accumulated_pieces_are_the_big_batch": lambda: shaken(MeanOfItsPiece(small_gpt())),
+    "a_resumed_run_is_the_uninterrupted_one": lambda: shaken(DrawsFromElsewhere(small_gpt())),
+    "building_twice_gives_one_model": lambda: shaken(AnotherEachTime(small_gpt())),
+}
+
+
+@pytest.mark.parametrize("check", sorted(BUGS))
+def test_check_fails_on_its_bug(check: str) -> None:
+    with pytest.raises((CheckFailed, RuntimeError)):
+        check_model(BUGS[check], only=check)
+
+
+SEARCHES = {"beam_of_one_is_greedy", "beam_of_full_width_is_exhaustive"}
+
+
+@pytest.mark.parametrize("check", sorted(SEARCHES))
+def test_check_fails_on_a_misled_search(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def misled(model: AutoregressiveModel, prompts: Any, **settings: Any) -> list[list[Generation]]:
+        favourite = int(model.start().logits.argmax())
+        return beam_search(model, prompts, suppress=[favourite], **settings)
+
+    monkeypatch.setattr(verify, "beam_search", misled)
+    with pytest.raises(CheckFailed):
+        check_model(lambda: tiny_model("gpt"), only=check)
+
+
+def test_every_check_has_been_seen_to_fail() -> None:
+    assert set(BUGS) | SEARCHES == set(all_checks(lambda: tiny_model("gpt")))
