@@ -15,6 +15,7 @@ from chainrule.data.counting import count, split
 from chainrule.data.source import Part, Source
 from chainrule.errors import DataError
 from chainrule.tokenizers import train_tokenizer
+from chainrule.tokenizers.bytes import Bytes
 
 SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare" / "input.txt"
 
@@ -123,6 +124,14 @@ def test_whatever_changes_the_tokens_changes_the_fingerprint(path, source):
     os.utime(path, ns=(1, 1))  # the same size, another time
     builds.append(Corpus.build(source(path), tokenizer))
     assert len({corpus.fingerprint for corpus in builds}) == len(builds)
+
+
+def test_tokenizers_of_two_kinds_are_not_confused_though_they_hold_the_same(path, source):
+    class Other(Bytes):
+        kind = "other"
+
+    assert Bytes().to_json() == Other().to_json()
+    assert Corpus.build(source(path), Bytes()).fingerprint != Corpus.build(source(path), Other()).fingerprint
 
 
 @pytest.mark.parametrize("damage", ["truncate tokens", "break meta", "lose meta"])
@@ -261,6 +270,29 @@ def test_the_tokenizer_is_trained_on_the_training_part_only(tmp_path):
     prepared = prepare(DataConfig(train=str(tmp_path / "a.txt")), "chars")
     assert prepared.train.unknown == 0
     assert prepared.valid.unknown == len(prepared.valid) == 10
+
+
+def test_a_tokenizer_that_is_given_is_not_trained(path):
+    tokenizer = tokenizer_of("To be")
+    prepared = prepare(DataConfig(train=str(path)), "words", tokenizer=tokenizer)
+    assert prepared.tokenizer is tokenizer
+    assert prepared.train.tokens.tolist() == tokenizer.encode(LINES[: len(prepared.train)]).tolist()
+
+
+def test_a_tokenizer_file_that_has_changed_is_read_again(path, monkeypatch):
+    model = path.with_name("some.model")
+    trained: list[str] = []
+
+    def train(spec, texts):
+        trained.append(spec)
+        return tokenizer_of(LINES)
+
+    monkeypatch.setattr("chainrule.data.corpus.train_tokenizer", train)
+    for content in ("first", "first", "second version"):
+        if not model.exists() or model.read_text() != content:
+            model.write_text(content)
+        prepare(DataConfig(train=str(path)), f"sentencepiece:{model}")
+    assert len(trained) == 2
 
 
 def test_validation_and_test_data_may_be_given(tmp_path):

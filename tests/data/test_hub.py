@@ -40,6 +40,11 @@ def test_a_split_can_be_named(saved, source):
     assert list(source(f"hub:{saved}::validation").pieces()) == ["three"]
 
 
+def test_the_name_of_a_saved_folder_may_hold_a_colon(saved, source):
+    folder = saved.rename(saved.with_name("a:b"))
+    assert list(source(folder).pieces()) == ["one", "two\nlines"]
+
+
 def test_a_dataset_without_splits_is_training_data(tmp_path, source):
     datasets.Dataset.from_dict({"text": ["alone"]}).save_to_disk(str(tmp_path / "single"))
     single = source(tmp_path / "single")
@@ -62,6 +67,11 @@ def test_the_validation_split_is_used_when_no_validation_data_is_given(saved):
     assert prepared.valid.characters == len("three")
     assert prepared.train.characters == len("one") + len("two\nlines")
     assert prepared.warnings == ()
+
+
+def test_a_split_is_not_its_own_validation_data(saved, source):
+    assert source(f"hub:{saved}").validation().split == "validation"
+    assert source(f"hub:{saved}::validation").validation() is None
 
 
 @pytest.mark.parametrize(

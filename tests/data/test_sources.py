@@ -76,6 +76,7 @@ def test_a_missing_extra_is_named(tmp_path, source, monkeypatch, module, name, e
 def test_a_byte_order_mark_is_dropped_at_the_start_only(tmp_path, source):
     (tmp_path / "a.txt").write_text("\ufeffone\ufefftwo", encoding="utf-8")
     assert list(source(tmp_path / "a.txt").pieces()) == ["one\ufefftwo"]
+    assert "".join(text.read_text(tmp_path / "a.txt", chunk=1)) == "one\ufefftwo"
 
 
 def test_a_character_cut_by_a_chunk_is_read_whole(tmp_path, source, monkeypatch):

@@ -85,23 +85,23 @@ class Positional(AutoregressiveModel):
         return Step(logits, {"sum": sums[:, -1], "read": where[:, -1] + 1})
 
 
-class Unigram(AutoregressiveModel):
-    """Every token has the same probability whatever came before."""
+class Bigram(AutoregressiveModel):
+    """Probabilities from a table of the last token; the last row is for the beginning."""
 
     task = "language"
 
-    def __init__(self, probabilities):
-        super().__init__(ModelConfig(vocabulary=len(probabilities)))
-        self.register_buffer("table", torch.tensor(probabilities, dtype=torch.float64).log())
+    def __init__(self, table):
+        super().__init__(ModelConfig(vocabulary=len(table[0])))
+        self.register_buffer("table", torch.tensor(table, dtype=torch.float64).log())
 
     def logits(self, batch):
-        return self.table.expand(*batch.target.ids.shape, -1)
+        return self.table[shift_right(readable(batch.target), self.vocabulary)]
 
     def start(self, source=None, *, batch_size=1):
-        return Step(self.table.expand(batch_size, 1, -1), ())
+        return Step(self.table[-1].expand(batch_size, 1, -1), ())
 
     def extend(self, tokens, state):
-        return Step(self.table.expand(*tokens.shape, -1), ())
+        return Step(self.table[tokens], ())
 
 
 def randomised(model, seed, scale):
@@ -133,8 +133,13 @@ def make_bounded():
 
 
 @pytest.fixture
+def make_bigram():
+    return Bigram
+
+
+@pytest.fixture
 def make_unigram():
-    return Unigram
+    return lambda probabilities: Bigram([probabilities] * (len(probabilities) + 1))
 
 
 @pytest.fixture

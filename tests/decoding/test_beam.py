@@ -41,9 +41,10 @@ def exhaustive(model, prompt, predict, *, length, eos, penalty, stop=None, sourc
 def test_a_beam_as_wide_as_all_sequences_is_exhaustive_search(model, predict, penalty):
     for prompt in ([], [1, 2], [2] * 15):
         everything = exhaustive(model, prompt, predict, length=4, eos=0, penalty=penalty)
-        (results,) = beam_search(model, [prompt], width=5**4, length=4, eos=0, length_penalty=penalty, num=20)
-        assert [result.ids for result in results] == [ids for _, ids, _ in everything[:20]]
-        assert [result.log_prob for result in results] == pytest.approx([nats for _, _, nats in everything[:20]])
+        for num in (1, 20):
+            (results,) = beam_search(model, [prompt], width=5**4, length=4, eos=0, length_penalty=penalty, num=num)
+            assert [result.ids for result in results] == [ids for _, ids, _ in everything[:num]]
+            assert [result.log_prob for result in results] == pytest.approx([nats for *_, nats in everything[:num]])
 
 
 def test_an_exhaustive_beam_knows_the_stop_predicate_and_the_source(recurrent, predict):
@@ -76,11 +77,11 @@ def test_a_batch_of_prompts_of_any_lengths_gives_what_each_gives_alone(model, wi
         assert_same(results, beam_search(model, [prompt], width=width, length=20, eos=eos, num=2)[0])
 
 
-def test_each_row_follows_its_own_source(recurrent):
+def test_each_row_follows_its_own_source_also_when_windows_move(model):
     sentences = [[1], [2, 3, 4], [4, 4]]
-    together = beam_search(recurrent, [[]] * 3, width=3, length=9, eos=0, num=3, source=Sequences.pack(sentences))
+    together = beam_search(model, [[]] * 3, width=3, length=20, num=3, source=Sequences.pack(sentences))
     for sentence, results in zip(sentences, together, strict=True):
-        alone = beam_search(recurrent, [[]], width=3, length=9, eos=0, num=3, source=Sequences.pack([sentence]))
+        alone = beam_search(model, [[]], width=3, length=20, num=3, source=Sequences.pack([sentence]))
         assert_same(results, alone[0])
     assert together[0] != together[1]
 
@@ -120,17 +121,36 @@ def test_a_penalty_of_zero_prefers_short_results_and_a_large_one_long_results(ma
     assert len(by_length.ids) >= 3
 
 
-def test_a_finished_hypothesis_is_kept_when_likelier_ones_crowd_it_out_for_a_while(make_bounded):
-    """EOS at once has 0.3; two beginnings with 0.35 each leave it no place among the best two, but then fall apart."""
-    model = make_bounded(5)
-    for parameter in model.parameters():
-        parameter.data.zero_()
-    model.positions.data[0] = torch.tensor([0.3, 0.7, 0, 0, 0], dtype=torch.float64).log()
-    model.positions.data[1] = torch.tensor([0, 0.5, 0.5, 0, 0], dtype=torch.float64).log()
+UNIFORM, SURE = [0.2] * 5, [0, 0, 0, 0, 1.0]
+
+
+def test_a_finished_hypothesis_takes_up_a_place_in_the_beam(make_bigram):
+    """Beside an end of 0.6 a beam of two follows one beginning only, 1 2 with 0.204 and not 1 3 with 0.196."""
+    model = make_bigram([UNIFORM, [0, 0, 0.51, 0.49, 0], UNIFORM, SURE, UNIFORM, [0.6, 0.4, 0, 0, 0]])
     ((best, second),) = beam_search(model, [[]], width=2, length=3, eos=0, length_penalty=0.0, num=2)
-    assert (best.ids, best.finished) == ([], "eos")
-    assert best.log_prob == pytest.approx(math.log(0.3))
-    assert second.log_prob == pytest.approx(math.log(0.35 / 5))
+    assert (best.ids, second.ids) == ([], [1, 2])
+    assert second.log_prob == pytest.approx(math.log(0.4 * 0.51 * 0.2))
+
+
+def test_a_finished_hypothesis_is_kept_when_likelier_ones_take_its_place(make_bigram):
+    """After an end of 0.3 both of 1 2 (0.357) and 1 3 (0.343) are likelier and followed; only 1 3 stays likely."""
+    model = make_bigram([UNIFORM, [0, 0, 0.51, 0.49, 0], UNIFORM, SURE, UNIFORM, [0.3, 0.7, 0, 0, 0]])
+    ((best, second),) = beam_search(model, [[]], width=2, length=3, eos=0, length_penalty=0.0, num=2)
+    assert (best.ids, best.finished) == ([1, 3, 4], "length")
+    assert (second.ids, second.finished) == ([], "eos")
+
+
+def test_an_unlikely_beginning_that_grows_long_can_still_beat_a_short_end(make_bigram):
+    model = make_bigram([UNIFORM, SURE, UNIFORM, UNIFORM, SURE, [0.8, 0.1, 0.1, 0, 0]])
+    ((best,),) = beam_search(model, [[]], width=2, length=30, eos=0, length_penalty=1.0)
+    assert best.ids == [1] + [4] * 29
+
+
+def test_a_likely_beginning_that_ends_soon_can_still_beat_a_shorter_end_when_length_is_punished(make_bigram):
+    ends = [1.0, 0, 0, 0, 0]
+    model = make_bigram([UNIFORM, ends, UNIFORM, UNIFORM, UNIFORM, [0.3, 0.7, 0, 0, 0]])
+    ((best,),) = beam_search(model, [[]], width=2, length=50, eos=0, length_penalty=-0.5)
+    assert best.ids == [1]
 
 
 def test_suppressed_ids_are_never_generated(model):

@@ -188,7 +188,7 @@ def test_each_row_follows_its_own_source_also_when_others_end_and_windows_move(m
     sentences, prompts = [[1], [2, 3, 4], [4, 4], [3]], [[1, 1], [], [2], []]
     arguments = {"length": 25, "sampling": Sampling(), "eos": 0}
     together = generate(model, prompts, seeds=range(4), source=Sequences.pack(sentences), **arguments)
-    assert len({len(result.ids) for result in together}) > 2
+    assert len({len(result.ids) for result in together}) > 1
     for row, (prompt, sentence) in enumerate(zip(prompts, sentences, strict=True)):
         source = Sequences.pack([sentence])
         assert_same(together[row : row + 1], generate(model, [prompt], seeds=[row], source=source, **arguments))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from chainrule.errors import TokenizerError
 from chainrule.tokenizers import Tokenizer, train_tokenizer
+from chainrule.tokenizers.base import spell
 
 Trained = Callable[[str], Tokenizer]
 
@@ -40,6 +41,12 @@ def test_a_byte_is_its_value_plus_one(trained: Trained) -> None:
 
 def test_bytes_that_are_not_text_decode_to_replacement_characters(trained: Trained) -> None:
     assert trained("bytes").decode([0xC3 + 1, 66, 0xFF + 1]) == "\ufffdA\ufffd"
+
+
+@given(st.lists(st.binary() | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode)))
+def test_bytes_read_in_pieces_are_the_text_of_the_whole(parts: list[bytes]) -> None:
+    if parts:
+        assert "".join(spell(parts)) == b"".join(parts).decode("utf-8", errors="replace")
 
 
 def test_a_character_is_shown_with_the_byte_that_completes_it(trained: Trained) -> None:

@@ -56,9 +56,9 @@ class HubSource(Source):
         return splits[self.split]
 
 
-def open_hub(spec: str, place: str, field: str, unit: Unit | None, normalisation: Normalisation) -> HubSource:
-    """`NAME[:CONFIG[:SPLIT]]`, records of one field, documents unless asked otherwise."""
-    name, _, rest = place.partition(":")
+def open_hub(spec: str, field: str, unit: Unit | None, normalisation: Normalisation) -> HubSource:
+    """`hub:NAME[:CONFIG[:SPLIT]]`, records of one field, documents unless asked otherwise."""
+    name, _, rest = spec.removeprefix("hub:").partition(":")
     config, _, split = rest.partition(":")
     if not name:
         raise DataError(f"{spec!r} names no dataset; write hub:NAME[:CONFIG[:SPLIT]]")
@@ -69,6 +69,19 @@ def open_hub(spec: str, place: str, field: str, unit: Unit | None, normalisation
         name=name,
         config=config or None,
         split=split or "train",
+        field=field,
+    )
+
+
+def open_saved(folder: Path, field: str, unit: Unit | None, normalisation: Normalisation) -> HubSource:
+    """The training split of a dataset that `save_to_disk` has written."""
+    return HubSource(
+        spec=str(folder),
+        unit=unit or "documents",
+        normalisation=normalisation,
+        name=str(folder),
+        config=None,
+        split="train",
         field=field,
     )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from chainrule.config import DataConfig
 from chainrule.data.builtin import open_builtin
 from chainrule.data.compression import COMPRESSED, open_bytes
-from chainrule.data.hub import is_saved_dataset, open_hub
+from chainrule.data.hub import is_saved_dataset, open_hub, open_saved
 from chainrule.data.records import JSON_LINES, read_json_lines, read_parquet
 from chainrule.data.source import LONGEST_LINE, Source, Unit, cut, normalisation_of
 from chainrule.errors import DataError
@@ -37,10 +37,10 @@ def open_source(spec: str, config: DataConfig) -> Source:
     if spec.startswith("builtin:"):
         return open_builtin(spec, unit, normalisation)
     if spec.startswith("hub:"):
-        return open_hub(spec, spec.removeprefix("hub:"), config.field, unit, normalisation)
+        return open_hub(spec, config.field, unit, normalisation)
     try:
-        if is_saved_dataset(Path(spec).expanduser()):
-            return open_hub(spec, spec, config.field, unit, normalisation)
+        if is_saved_dataset(folder := Path(spec).expanduser()):
+            return open_saved(folder, config.field, unit, normalisation)
         files, skipped = find_files(spec)
     except OSError as error:  # a folder that may not be entered, a name that is too long, no space for a pipe
         raise DataError(f"{spec[:80]!r} cannot be read: {error.strerror}; give the path of a text file") from None
@@ -126,6 +126,7 @@ def read_text(path: Path, chunk: int = CHUNK) -> Iterator[str]:
     """The text of a file in chunks: strict UTF-8, a byte order mark at the start dropped, newlines as they are."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     position = 0  # bytes read so far
+    at_start = True
     with open_bytes(path) as file:
         while True:
             data = file.read(chunk)
@@ -140,9 +141,9 @@ def read_text(path: Path, chunk: int = CHUNK) -> Iterator[str]:
                     f"{str(path)!r} is not UTF-8 text: {error.reason} at offset {position - held + error.start}; "
                     "convert it, e.g. with iconv -f LATIN1 -t UTF-8, or give a text file"
                 ) from None
-            if position == 0:
-                text = text.removeprefix("\ufeff")
             position += len(data)
+            if text and at_start:
+                text, at_start = text.removeprefix("\ufeff"), False
             if text:
                 yield text
             if not data:

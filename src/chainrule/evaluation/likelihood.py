@@ -32,7 +32,7 @@ from chainrule.errors import ConfigError, DataError
 from chainrule.models.base import AutoregressiveModel, NeuralModel
 from chainrule.types import Batch, Sequences
 
-LOGITS_AT_ONCE = 1 << 24  # numbers in one piece of logits; bounds the memory of scoring
+LOGITS_AT_ONCE = 1 << 22  # numbers in one piece of logits; bounds the memory of scoring
 TOKENS_AT_ONCE = 4096
 
 

@@ -47,8 +47,8 @@ ARITHMETIC = {
 }
 
 
-def write_gpt2(model: GPT, folder: Path) -> None:
-    """Write a folder that `GPT2LMHeadModel.from_pretrained` loads."""
+def write_gpt2(model: GPT, folder: Path, *, eos: int | None = 0) -> None:
+    """Write a folder that `GPT2LMHeadModel.from_pretrained` loads; `eos` is the tokenizer's, where it has one."""
     config = model.config
     if config.layout != "gpt2":
         raise RunError(
@@ -59,7 +59,7 @@ def write_gpt2(model: GPT, folder: Path) -> None:
     weights = {theirs: _turned(name, ours[name]).contiguous() for theirs, name in _names(config)}
     with whole_file(folder / WEIGHTS) as temporary:
         save_file(weights, temporary, metadata={"format": "pt"})
-    write_whole(folder / "config.json", json.dumps(_their_config(model), indent=2) + "\n")
+    write_whole(folder / "config.json", json.dumps(_their_config(model, eos), indent=2) + "\n")
 
 
 def read_gpt2(folder: Path) -> GPT:
@@ -101,14 +101,13 @@ def _turned(name: str, tensor: Tensor) -> Tensor:
     return tensor.T if name in ("tokens.weight", "tokens.head") or name.endswith("mlp_out.weight") else tensor
 
 
-def _their_config(model: GPT) -> dict[str, Any]:
+def _their_config(model: GPT, eos: int | None) -> dict[str, Any]:
     config = model.config
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "vocab_size": config.vocabulary,
         "n_positions": config.context,
-        "n_ctx": config.context,
         "n_embd": config.width,
         "n_layer": config.layers,
         "n_head": config.heads,
@@ -120,8 +119,7 @@ def _their_config(model: GPT) -> dict[str, Any]:
         "attn_pdrop": config.dropout,
         "tie_word_embeddings": config.shares_embeddings,
         "bos_token_id": model.bos,
-        "eos_token_id": 0,
-        "torch_dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "eos_token_id": eos,
     }
 
 
@@ -135,14 +133,17 @@ def _our_config(folder: Path) -> GPTConfig:
         if value not in usable:
             raise RunError(f"{str(folder)!r} sets {setting} to {value!r}; only {usable[0]!r} can be read")
     try:
-        width = theirs["n_embd"]
+        width, vocabulary = theirs["n_embd"], theirs["vocab_size"]
         inner = theirs.get("n_inner") or 4 * width
         if inner % width:
             raise RunError(f"{str(folder)!r} has an MLP of {inner}; only multiples of the width {width} can be read")
+        bos = theirs.get("bos_token_id")
+        if bos is not None and bos >= vocabulary:  # GPT-2's own 50256, left standing by a model with fewer tokens
+            bos = None
         return GPTConfig.parse(
             {
                 "layout": "gpt2",
-                "vocabulary": theirs["vocab_size"],
+                "vocabulary": vocabulary,
                 "layers": theirs["n_layer"],
                 "width": width,
                 "heads": theirs["n_head"],
@@ -150,7 +151,7 @@ def _our_config(folder: Path) -> GPTConfig:
                 "multiple": inner // width,
                 "dropout": theirs.get("resid_pdrop", 0.1),
                 "tied": theirs.get("tie_word_embeddings", True),
-                "bos": theirs.get("bos_token_id"),
+                "bos": bos,
             }
         )
     except KeyError as missing:

@@ -74,7 +74,8 @@ class NGram(AutoregressiveModel, CountModel):
                 self.register_buffer(f"log_backoffs_{order}", torch.empty(0))
         # What has been counted is no part of the saved model; it stays on the CPU, wherever the tables are.
         self._counts: Counts | None = None
-        self._pending: list[tuple[Tensor, Tensor]] = []
+        self._pending: list[tuple[Tensor, Tensor]] = []  # pieces not yet sorted into the counts
+        self._waiting = 0  # tokens in them
 
     @property
     def bos(self) -> int:
@@ -84,7 +85,7 @@ class NGram(AutoregressiveModel, CountModel):
     @property
     def sizes(self) -> list[int]:
         """How many n-grams of each order the model knows."""
-        return [self.get_buffer(f"log_probs_{order}").numel() for order in range(1, self.order + 1)]
+        return [self._log_probs(order).numel() for order in range(1, self.order + 1)]
 
     # Counting
 
@@ -98,9 +99,8 @@ class NGram(AutoregressiveModel, CountModel):
             )
         rows = len(ids)
         if state is None:
-            history = torch.full((rows, self.order), -1)
-            history[:, -1] = self.bos
-            history = history[:, 1:]
+            history = torch.full((rows, self.order - 1), -1)
+            history[:, -1:] = self.bos
         else:
             history = cast(Tensor, state).cpu()
         # The rows become one stream. The -1 before each keeps n-grams from reaching into the row before.
@@ -108,9 +108,10 @@ class NGram(AutoregressiveModel, CountModel):
         stream = torch.cat([gap, history, ids.masked_fill(~real, -1)], dim=1).flatten()
         counted = F.pad(real, (self.order, 0)).flatten()
         self._pending.append((stream, counted))
+        self._waiting += len(stream)
         # To wait longer as the counts grow keeps the cost of merging in proportion to the text.
         known = 0 if self._counts is None else self._counts.numbers[-1].numel()
-        if sum(len(waiting) for waiting, _ in self._pending) >= max(PENDING, known // 8):
+        if self._waiting >= max(PENDING, known // 8):
             self._settle()
         last = lengths[:, None] + torch.arange(self.order - 1)
         return torch.cat([history, ids], dim=1).gather(1, last).to(target.ids.device)
@@ -120,7 +121,7 @@ class NGram(AutoregressiveModel, CountModel):
         if not self._pending:
             return
         streams, counted = zip(*self._pending, strict=True)
-        self._pending = []
+        self._pending, self._waiting = [], 0
         new = count(torch.cat(streams), torch.cat(counted), self.order, self.base)
         self._counts = new if self._counts is None else merge(self._counts, new, self.base)
 
@@ -171,7 +172,7 @@ class NGram(AutoregressiveModel, CountModel):
             saved = state_dict.get(prefix + name)
             if isinstance(saved, Tensor) and (name != "log_probs_1" or len(saved) in (0, self.vocabulary)):
                 self.register_buffer(name, buffer.new_empty(saved.shape))
-        self._counts, self._pending = None, []
+        self._counts, self._pending, self._waiting = None, [], 0
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     # Prediction
@@ -182,13 +183,13 @@ class NGram(AutoregressiveModel, CountModel):
         return Step(self._predict(state[:, None]), state)
 
     def extend(self, tokens: Tensor, state: State) -> Step:
-        contexts = torch.stack(self._read(tokens, cast(Tensor, state)), dim=-1)[..., : self.order - 1]
-        return Step(self._predict(contexts[:, 1:]), contexts[:, -1])
+        contexts = self._contexts(self._read(tokens, cast(Tensor, state)))
+        return Step(self._predict(contexts[:, 1:]), contexts[:, -1].clone())
 
     def logits(self, batch: Batch) -> Tensor:
         self._require_estimate()
         tokens = readable(batch.target)
-        contexts = torch.stack(self._read(tokens, self._initial(len(tokens))), dim=-1)[..., : self.order - 1]
+        contexts = self._contexts(self._read(tokens, self._initial(len(tokens))))
         return self._predict(contexts[:, :-1])
 
     def score_tokens(self, target: Sequences, state: State | None = None) -> tuple[Tensor, State]:
@@ -204,8 +205,8 @@ class NGram(AutoregressiveModel, CountModel):
             contexts, found = nodes[order - 2][:, :-1], nodes[order - 1][:, 1:]
             backed_off = scores + _at(self._log_backoffs(order - 1), contexts)
             scores = _at(self._log_probs(order), found).where(found >= 0, backed_off)
-        contexts = torch.stack(nodes, dim=-1)[..., : self.order - 1]
-        return scores.masked_fill(~target.mask, 0.0), contexts[torch.arange(rows), target.lengths]
+        after = self._contexts(nodes)[torch.arange(rows, device=tokens.device), target.lengths]
+        return scores.masked_fill(~target.mask, 0.0), after
 
     def _initial(self, rows: int) -> Tensor:
         """The state that has read nothing but BOS."""
@@ -221,6 +222,10 @@ class NGram(AutoregressiveModel, CountModel):
             found = find(self._keys(order), nodes[-1][:, :-1], tokens, self.base)
             nodes.append(torch.cat([before[:, order - 1 : order], found], dim=1))
         return nodes
+
+    def _contexts(self, nodes: list[Tensor]) -> Tensor:
+        """(B, K + 1, order − 1): the state before the tokens just read, then after each of them."""
+        return torch.stack(nodes, dim=-1)[..., : self.order - 1]
 
     def _predict(self, contexts: Tensor) -> Tensor:
         """Contexts (B, K, order − 1) to log-probabilities (B, K, V)."""

@@ -72,6 +72,11 @@ class HuggingFace(Tokenizer):
         return self._eos
 
     @property
+    def eos_name(self) -> str:
+        """How the library calls EOS."""
+        return str(self._library.id_to_token(self._eos))
+
+    @property
     def unknown(self) -> int | None:
         model = self.description["model"]
         if model.get("unk_token") is not None:

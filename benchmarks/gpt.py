@@ -1,0 +1,175 @@
+"""Training and cached greedy decoding of `gpt` in the GPT-2 layout against Hugging Face's GPT2LMHeadModel.
+
+    python benchmarks/gpt.py [--threads 1] [--repeats 5] [--sizes 0.87M 10.9M 23M] [--json]
+
+Both sides have the same weights, which travel through a Hugging Face folder, and must give the same logits before any
+clock runs. Training is forward, cross entropy and backward on rows of 256 tokens. Decoding writes 200 tokens from
+nothing but BOS, through `chainrule.decoding.generate` and through `GPT2LMHeadModel.generate`. Both are measured in
+turns; a figure is a median, and a ratio is the median of the ratios of neighbouring turns, so that a busy moment of
+the machine, which touches neighbours alike, does not decide it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import torch.nn.functional as F
+import transformers
+
+from chainrule.decoding.choose import GREEDY
+from chainrule.decoding.generate import generate
+from chainrule.interop.huggingface import read_gpt2
+from chainrule.models.gpt import GPT
+from chainrule.types import Batch, Sequences
+
+BOS = 0
+SEGMENT = 256  # tokens in a row of training
+WRITTEN = 200  # tokens of a row of decoding
+BATCHES = (1, 16)
+
+
+class Size(NamedTuple):
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+
+
+SIZES = {"0.87M": Size(4, 128, 4, 65), "10.9M": Size(6, 384, 6, 65), "23M": Size(6, 512, 8, 8000)}
+
+
+class Figure(NamedTuple):
+    size: str
+    task: str
+    batch: int
+    ours: float  # tokens a second
+    transformers: float
+    ratio: float
+
+
+def twins(size: Size) -> tuple[GPT, Any]:
+    """One random model, here and there."""
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=size.vocabulary,
+        n_positions=512,
+        n_embd=size.width,
+        n_layer=size.layers,
+        n_head=size.heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=BOS,
+        eos_token_id=None,
+    )
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        ours = read_gpt2(Path(folder))
+    ids = torch.randint(size.vocabulary, (2, 64))
+    with torch.no_grad():
+        torch.testing.assert_close(our_logits(ours, ids), their_logits(theirs, ids), rtol=0, atol=1e-4)
+        assert write_ours(ours, 1, 20) == write_theirs(theirs, 1, 20)
+    return ours, theirs
+
+
+def our_logits(model: GPT, ids: torch.Tensor) -> torch.Tensor:
+    return model.logits(Batch(Sequences.full(ids)))
+
+
+def their_logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    inputs = torch.cat([torch.full_like(ids[:, :1], BOS), ids[:, :-1]], dim=1)
+    return model(inputs, use_cache=False).logits
+
+
+def train(model: torch.nn.Module, logits: Callable[[Any, torch.Tensor], torch.Tensor], ids: torch.Tensor) -> None:
+    model.train().zero_grad()
+    F.cross_entropy(logits(model, ids).flatten(0, 1), ids.flatten()).backward()
+    model.eval()
+
+
+def write_ours(model: GPT, rows: int, length: int) -> list[list[int]]:
+    written = generate(model, [[]] * rows, length=length, sampling=GREEDY, seeds=range(rows))
+    return [row.ids for row in written]
+
+
+def write_theirs(model: Any, rows: int, length: int) -> list[list[int]]:
+    start = torch.full((rows, 1), BOS)
+    written = model.generate(
+        start, attention_mask=torch.ones_like(start), max_new_tokens=length, do_sample=False, pad_token_id=BOS
+    )
+    return written[:, 1:].tolist()
+
+
+def measure(ours: Callable[[], object], theirs: Callable[[], object], tokens: int, repeats: int) -> list[float]:
+    """Tokens a second of both and their ratio, after one turn that does not count."""
+    turns = [(seconds(ours), seconds(theirs)) for _ in range(repeats + 1)][1:]
+    mine, peer = (statistics.median(column) for column in zip(*turns, strict=True))
+    return [tokens / mine, tokens / peer, statistics.median(b / a for a, b in turns)]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def figures(name: str, repeats: int) -> list[Figure]:
+    ours, theirs = twins(SIZES[name])
+    found = []
+    for rows in BATCHES:
+        ids = torch.randint(SIZES[name].vocabulary, (rows, SEGMENT))
+        speeds = measure(
+            lambda ids=ids: train(ours, our_logits, ids),
+            lambda ids=ids: train(theirs, their_logits, ids),
+            ids.numel(),
+            repeats,
+        )
+        found.append(Figure(name, "training", rows, *speeds))
+    for rows in BATCHES:
+        speeds = measure(
+            lambda rows=rows: write_ours(ours, rows, WRITTEN),
+            lambda rows=rows: write_theirs(theirs, rows, WRITTEN),
+            rows * WRITTEN,
+            repeats,
+        )
+        found.append(Figure(name, "decoding", rows, *speeds))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if not arguments.json:
+        print(f"torch {torch.__version__}, transformers {transformers.__version__}, {arguments.threads} thread(s)\n")
+        print("| size | task | batch | chainrule, tokens/s | transformers, tokens/s | ratio |")
+        print("|---|---|---|---|---|---|")
+    for name in arguments.sizes:
+        for figure in figures(name, arguments.repeats):
+            if arguments.json:
+                print(json.dumps(figure._asdict()), flush=True)
+            else:
+                size, task, batch, ours, theirs, ratio = figure
+                print(f"| {size} | {task} | {batch} | {ours:,.0f} | {theirs:,.0f} | {ratio:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Bad input: one clear line on stderr, a status that is not zero, and nothing lost or half written."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from chainrule.errors import RunError
+from chainrule.training import checkpoint
+from tests.conftest import Command, Outcome
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    """One line, no traceback, and the words that help."""
+    assert outcome.code not in (0, None)
+    lines = [line for line in outcome.err.splitlines() if line.strip()]
+    assert len(lines) == 1, outcome.err
+    assert lines[0].startswith("error ")
+    for word in words:
+        assert word in lines[0]
+
+
+@pytest.fixture
+def run(chainrule: Command, text_file: Path, tmp_path: Path) -> Path:
+    out = tmp_path / "run"
+    sets = ["model.layers=1", "model.width=16", "model.heads=2", "model.context=32", "train.batch_tokens=256"]
+    flags = [word for setting in sets for word in ("--set", setting)]
+    assert chainrule("train", "gpt", "--data", text_file, "--out", out, "--steps", 4, *flags).code == 0
+    return out
+
+
+def train(chainrule: Command, data: object, tmp_path: Path, *words: object, family: str = "gpt") -> Outcome:
+    out = tmp_path / "new"
+    outcome = chainrule("train", family, "--data", data, "--out", out, "--steps", 2, *words)
+    assert not out.exists(), "a refused run leaves no folder behind"
+    return outcome
+
+
+def test_a_missing_file(chainrule: Command, tmp_path: Path) -> None:
+    refused(train(chainrule, tmp_path / "nothing.txt", tmp_path), "nothing.txt")
+
+
+def test_an_empty_file(chainrule: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    refused(train(chainrule, tmp_path / "empty.txt", tmp_path), "empty.txt")
+
+
+def test_a_binary_file(chainrule: Command, tmp_path: Path) -> None:
+    (tmp_path / "photo.txt").write_bytes(bytes(range(256)) * 20)
+    refused(train(chainrule, tmp_path / "photo.txt", tmp_path), "photo.txt")
+
+
+def test_a_truncated_archive(chainrule: Command, tmp_path: Path) -> None:
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(b"some text " * 1000)[:-20])
+    refused(train(chainrule, tmp_path / "text.txt.gz", tmp_path), "text.txt.gz")
+
+
+def test_a_text_shorter_than_the_context(chainrule: Command, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("too short for a context of 256")
+    refused(train(chainrule, tmp_path / "short.txt", tmp_path), "27 tokens", "model.context")
+
+
+def test_no_data_at_all(chainrule: Command, tmp_path: Path) -> None:
+    refused(chainrule("train", "gpt", "--out", tmp_path / "new"), "--data")
+
+
+def test_an_unknown_family(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+    refused(train(chainrule, text_file, tmp_path, family="ngramm"), "ngramm", "'ngram'")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("model.widht=64", ["model.widht", "'width'"]),
+        ("train.batch_token=64", ["train.batch_token", "'batch_tokens'"]),
+        ("modle.width=64", ["modle", "'model'"]),
+        ("model.width=wide", ["model.width", "wide"]),
+        ("model.layers=0", ["model.layers", "0"]),
+        ("model.width=130", ["not divisible by heads 4"]),
+        ("train.warmup=1.5", ["train.warmup", "1.5"]),
+        ("train.learning_rate=-1", ["train.learning_rate", "-1"]),
+        ("nonsense", ["KEY=VALUE"]),
+    ],
+)
+def test_a_wrong_setting(chainrule: Command, text_file: Path, tmp_path: Path, setting: str, words: list[str]) -> None:
+    refused(train(chainrule, text_file, tmp_path, "--set", setting), *words)
+
+
+def test_an_unknown_tokenizer(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+    refused(train(chainrule, text_file, tmp_path, "--tokenizer", "char"), "'chars'")
+
+
+def test_two_budgets(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+    refused(train(chainrule, text_file, tmp_path, "--minutes", 1), "one budget")
+
+
+def test_a_device_that_is_not_there(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+    refused(train(chainrule, text_file, tmp_path, "--device", "tpu9"), "tpu9")
+
+
+@pytest.mark.parametrize("verb", [["score", "--text", "x"], ["generate"], ["verify"], ["info"]])
+def test_a_run_that_is_not_there(chainrule: Command, tmp_path: Path, verb: list[str]) -> None:
+    refused(chainrule(verb[0], tmp_path / "nowhere", *verb[1:]), "nowhere")
+
+
+def test_a_folder_that_is_no_run(chainrule: Command, tmp_path: Path) -> None:
+    refused(chainrule("info", tmp_path), "config.toml")
+
+
+def test_a_run_without_weights_yet(chainrule: Command, run: Path) -> None:
+    (run / "model.safetensors").unlink()
+    refused(chainrule("info", run), "--resume")
+
+
+def test_truncated_weights(chainrule: Command, run: Path) -> None:
+    weights = run / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    refused(chainrule("score", run, "--text", "x"), "truncated or damaged")
+
+
+def test_a_damaged_config(chainrule: Command, run: Path) -> None:
+    (run / "config.toml").write_text("family = ")
+    refused(chainrule("info", run), "damaged")
+
+
+def test_a_damaged_tokenizer(chainrule: Command, run: Path) -> None:
+    (run / "tokenizer.json").write_text('{"format": 1')
+    refused(chainrule("info", run), "damaged")
+
+
+def test_weights_of_another_shape(chainrule: Command, run: Path) -> None:
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("width = 16", "width = 32"))
+    refused(chainrule("info", run), "do not fit")
+
+
+def test_a_run_from_a_newer_version(chainrule: Command, run: Path) -> None:
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("format = 1", "format = 99"))
+    refused(chainrule("info", run), "99", "update chainrule")
+
+
+def test_an_unseen_character_in_the_prompt_is_named_unless_allowed(chainrule: Command, run: Path) -> None:
+    refused(chainrule("generate", run, "--prompt", "the 漢字"), "漢字", "--allow-unknown")
+    assert chainrule("generate", run, "--prompt", "the 漢字", "--allow-unknown", "--length", 5).code == 0
+
+
+def test_an_unseen_character_can_be_scored_and_is_counted(chainrule: Command, run: Path) -> None:
+    assert "unknown tokens" in chainrule("score", run, "--text", "the 漢字").out
+
+
+def test_nothing_to_score(chainrule: Command, run: Path) -> None:
+    refused(chainrule("score", run), "either a text or data")
+    refused(chainrule("score", run, "--text", ""), "empty")
+
+
+def test_methods_that_exclude_each_other(chainrule: Command, run: Path) -> None:
+    refused(chainrule("generate", run, "--greedy", "--top-k", 3), "--top-k")
+    refused(chainrule("generate", run, "--beam", 2, "--temperature", 0.5), "temperature")
+    refused(chainrule("generate", run, "--temperature", 0), "temperature")
+
+
+def test_exports_that_have_no_form(chainrule: Command, run: Path, tmp_path: Path) -> None:
+    refused(chainrule("export", run, "--to", "arpa", "--out", tmp_path / "a"), "ngram")
+    refused(chainrule("export", run, "--to", "hf", "--out", tmp_path / "b"), "layout")
+
+
+def test_a_full_disk_keeps_what_was_saved_before(
+    chainrule: Command, run: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up while a resumed run saves its next state: the old state and weights stay whole."""
+    before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
+    real = checkpoint.save_file
+
+    def full(tensors: object, path: Path) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    sets = ["model.layers=1", "model.width=16", "model.heads=2", "model.context=32", "train.batch_tokens=256"]
+    flags = [word for setting in sets for word in ("--set", setting)]
+    again = ("train", "gpt", "--data", text_file, "--out", run, "--steps", 9, "--resume", *flags)
+    refused(chainrule(*again), "disk is full", "--resume")
+    assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before
+    monkeypatch.setattr(checkpoint, "save_file", real)
+    assert chainrule(*again).code == 0
+
+
+def test_a_real_full_disk(chainrule: Command, run: Path, tmp_path: Path) -> None:
+    """/dev/full refuses every write as a full disk would."""
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    folder = checkpoint.RunFolder(run)
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(RunError, match="disk is full"):
+        folder.append("metrics.jsonl", {"step": 1})
+    shutil.rmtree(tmp_path / "run")

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import chainrule
+from chainrule.errors import ConfigError, RunError, TrainingError
+from chainrule.models.gpt import GPT
+from chainrule.training.progress import Record, Reporter
+
+TINY = {"layers": 1, "width": 16, "heads": 2, "context": 32}
+
+
+def train(text: Path, out: Path, *, family: str = "gpt", model: dict[str, Any] | None = None, **words: Any) -> Any:
+    settings = {"model": TINY if model is None else model, "train": {"batch_tokens": 128, **words.pop("train", {})}}
+    return chainrule.train(family, data=str(text), out=out, settings=settings, **words)
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_training_lowers_the_loss_and_says_so(text_file: Path, tmp_path: Path) -> None:
+    run = train(text_file, tmp_path / "run", steps=80)
+    losses = [line["loss"] for line in metrics(run.path) if "loss" in line]
+    assert losses[-1] < 0.75 * losses[0]
+    assert run.outcome.step == 80
+    assert run.outcome.tokens == 80 * 128
+
+
+def test_one_seed_gives_one_model_and_another_seed_another(text_file: Path, tmp_path: Path) -> None:
+    runs = [train(text_file, tmp_path / f"{n}", steps=5, seed=seed) for n, seed in enumerate((1, 1, 2))]
+    first, same, other = (run.score("the cat sat").nats_per_token for run in runs)
+    assert first == same
+    assert first != other
+
+
+@pytest.mark.parametrize(("words", "steps"), [({"steps": 7}, 7), ({"tokens": 1000}, 8), ({"epochs": 1}, None)])
+def test_budgets(text_file: Path, tmp_path: Path, words: dict[str, Any], steps: int | None) -> None:
+    run = train(text_file, tmp_path / "run", **words)
+    if steps is None:
+        steps = -(-len(text_file.read_text()) * 9 // 10 // 32) // 4  # windows, four to a batch
+        assert abs(run.outcome.step - steps) <= 1
+    else:
+        assert run.outcome.step == steps
+
+
+def test_a_budget_in_minutes_follows_the_clock(text_file: Path, tmp_path: Path) -> None:
+    run = train(text_file, tmp_path / "run", minutes=0.03)
+    lines = [line for line in metrics(run.path) if "rate" in line]
+    assert run.outcome.reason == "budget"
+    assert 1.8 <= run.outcome.seconds < 10
+    assert lines[-1]["rate"] < 0.1 < max(line["rate"] for line in lines)
+
+
+def test_accumulated_pieces_train_the_same_model(text_file: Path, tmp_path: Path) -> None:
+    scores = [
+        train(text_file, tmp_path / f"{pieces}", steps=10, train={"accumulate": pieces, "learning_rate": 1e-3})
+        .score("the cat sat on the mat")
+        .nats_per_token
+        for pieces in (1, 2, 4)
+    ]
+    assert scores == pytest.approx([scores[0]] * 3, rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_recurrent_state_is_carried_and_pieces_do_not_matter(text_file: Path, tmp_path: Path, optimizer: str) -> None:
+    model = {"width": 16, "layers": 1, "segment": 16, "dropout": 0.0}
+    scores = [
+        train(
+            text_file, tmp_path / f"{pieces}", family="recurrent", model=model, steps=10,
+            train={"accumulate": pieces, "optimizer": optimizer},
+        )  # fmt: skip
+        .score("the cat sat on the mat")
+        .nats_per_token
+        for pieces in (1, 3)
+    ]
+    assert scores == pytest.approx([scores[0]] * 2, rel=1e-4)
+
+
+def test_training_stops_when_validation_gets_no_better(text_file: Path, tmp_path: Path) -> None:
+    settings = {"patience": 2, "validate_every": 1, "learning_rate": 1e-12, "muon_learning_rate": 1e-12}
+    run = train(text_file, tmp_path / "run", steps=500, train=settings)
+    assert run.outcome.reason == "patience"
+    assert run.outcome.step < 100
+    assert run.outcome.best_step < run.outcome.step
+
+
+def test_the_best_weights_are_kept_beside_the_last(text_file: Path, tmp_path: Path) -> None:
+    wild = {"validate_every": 5, "schedule": "constant", "learning_rate": 0.05, "muon_learning_rate": 0.3}
+    run = train(text_file, tmp_path / "run", steps=60, train=wild)
+    validated = [line["valid_nats_per_token"] for line in metrics(run.path) if "valid_nats_per_token" in line]
+    assert run.outcome.best == min(validated)
+    best, last = (chainrule.load(run.path, checkpoint=which).model for which in ("best", "last"))
+    assert run.outcome.best_step == 60 or not torch.equal(
+        next(best.parameters()).detach(), next(last.parameters()).detach()
+    )
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_state(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readout = GPT.readout
+    steps = iter(range(10**6))
+
+    def breaking(self: GPT, hidden: torch.Tensor) -> torch.Tensor:
+        return readout(self, hidden) * (float("nan") if self.training and next(steps) >= 12 else 1.0)
+
+    monkeypatch.setattr(GPT, "readout", breaking)
+    with pytest.raises(TrainingError, match=r"not finite at step 13 .*the state of step 10 is kept; lower train"):
+        train(text_file, tmp_path / "run", steps=50, train={"save_every": 5, "validate_every": 5})
+    monkeypatch.setattr(GPT, "readout", readout)
+    assert chainrule.load(tmp_path / "run", checkpoint="last").score("the cat").nats_per_token < 5
+
+
+def test_metrics_also_go_to_tensorboard(text_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = train(text_file, tmp_path / "run", steps=10, train={"tensorboard": True, "log_every": 1})
+    events = EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    logged = [line["loss"] for line in metrics(run.path) if "loss" in line]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(logged)
+
+
+def test_a_reporter_hears_of_every_stage(text_file: Path, tmp_path: Path) -> None:
+    class Listener(Reporter):
+        def __init__(self) -> None:
+            self.shares: list[float] = []
+            self.records: list[Record] = []
+
+        def update(self, progress: float, record: Record) -> None:
+            self.shares.append(progress)
+            self.records.append(record)
+
+    listener = Listener()
+    train(text_file, tmp_path / "run", steps=20, reporter=listener)
+    assert max(listener.shares) == 1.0
+    assert any({"loss", "bits_per_byte", "tokens_per_second"} <= record.keys() for record in listener.records)
+
+
+def test_documents_are_trained_and_scored_with_their_ends(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(["ab", "abab", "ab", "ababab"] * 50))
+    for family, model in (("gpt", TINY), ("recurrent", {"width": 16, "layers": 1})):
+        settings = {"model": model, "data": {"unit": "documents"}, "train": {"batch_tokens": 128}}
+        run = chainrule.train(family, data=str(file), out=tmp_path / family, steps=150, settings=settings)
+        protocol = run.info()["validation"]["protocol"]
+        assert protocol["method"] == "documents"
+        assert protocol["eos"]
+        texts = {text.text for text in run.generate(num=8, length=20, temperature=0.5)}
+        assert texts <= {"ab" * count for count in range(10)}
+
+
+def test_a_folder_that_holds_something_is_never_written_over(text_file: Path, tmp_path: Path) -> None:
+    train(text_file, tmp_path / "run", steps=1)
+    with pytest.raises(RunError, match="already holds a run"):
+        train(text_file, tmp_path / "run", steps=1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="is not a run"):
+        train(text_file, tmp_path / "other", steps=1)
+
+
+def test_a_segment_longer_than_the_context_is_refused_before_anything_is_written(
+    text_file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="longer than model.context"):
+        train(text_file, tmp_path / "run", steps=1, train={"segment": 64})
+    assert not (tmp_path / "run").exists()
