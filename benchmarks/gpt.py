@@ -158,17 +158,18 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    if not arguments.json:
-        print(f"torch {torch.__version__}, transformers {transformers.__version__}, {arguments.threads} thread(s)\n")
-        print("| size | task | batch | chainrule, tokens/s | transformers, tokens/s | ratio |")
-        print("|---|---|---|---|---|---|")
-    for name in arguments.sizes:
-        for figure in figures(name, arguments.repeats):
-            if arguments.json:
-                print(json.dumps(figure._asdict()), flush=True)
-            else:
-                size, task, batch, ours, theirs, ratio = figure
-                print(f"| {size} | {task} | {batch} | {ours:,.0f} | {theirs:,.0f} | {ratio:.2f} |", flush=True)
+    found = [figure for name in arguments.sizes for figure in figures(name, arguments.repeats)]
+    if arguments.json:
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        rows = [figure._asdict() for figure in found]
+        print(json.dumps({"threads": arguments.threads, **versions, "rows": rows}, indent=2))
+        return
+    print(
+        f"{arguments.threads} thread(s), torch {torch.__version__}, transformers {transformers.__version__}; tokens/s"
+    )
+    print(f"{'size':8}{'task':10}{'batch':>6}{'chainrule':>12}{'transformers':>14}{'ratio':>8}")
+    for size, task, batch, ours, theirs, ratio in found:
+        print(f"{size:8}{task:10}{batch:6}{ours:12,.0f}{theirs:14,.0f}{ratio:8.2f}")
 
 
 if __name__ == "__main__":

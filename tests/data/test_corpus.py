@@ -272,6 +272,15 @@ def test_the_tokenizer_is_trained_on_the_training_part_only(tmp_path):
     assert prepared.valid.unknown == len(prepared.valid) == 10
 
 
+def test_tokenizers_of_other_parts_and_specs_are_not_confused(path):
+    kinds = {
+        prepare(DataConfig(train=str(path), valid_fraction=fraction), spec).tokenizer.vocabulary
+        for fraction in (0.1, 0.9)
+        for spec in ("chars", "words", "words:5")
+    }
+    assert len(kinds) >= 5
+
+
 def test_a_tokenizer_that_is_given_is_not_trained(path):
     tokenizer = tokenizer_of("To be")
     prepared = prepare(DataConfig(train=str(path)), "words", tokenizer=tokenizer)

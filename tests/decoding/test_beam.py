@@ -40,9 +40,9 @@ def exhaustive(model, prompt, predict, *, length, eos, penalty, stop=None, sourc
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -0.5])
 def test_a_beam_as_wide_as_all_sequences_is_exhaustive_search(model, predict, penalty):
     for prompt in ([], [1, 2], [2] * 15):
-        everything = exhaustive(model, prompt, predict, length=4, eos=0, penalty=penalty)
+        everything = exhaustive(model, prompt, predict, length=3, eos=0, penalty=penalty)
         for num in (1, 20):
-            (results,) = beam_search(model, [prompt], width=5**4, length=4, eos=0, length_penalty=penalty, num=num)
+            (results,) = beam_search(model, [prompt], width=5**3, length=3, eos=0, length_penalty=penalty, num=num)
             assert [result.ids for result in results] == [ids for _, ids, _ in everything[:num]]
             assert [result.log_prob for result in results] == pytest.approx([nats for *_, nats in everything[:num]])
 

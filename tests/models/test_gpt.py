@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from chainrule.errors import ConfigError, DataError
 from chainrule.models.base import Recomputed
-from chainrule.models.gpt import GPT, GPTConfig
+from chainrule.models.gpt import GPT, GPTConfig, normalised
 from chainrule.types import Batch, Sequences, Step, detach, merge, select
 
 LAYOUTS = ("modern", "gpt2")
@@ -186,3 +186,23 @@ def test_settings_that_do_not_fit_together_are_explained(settings: dict[str, int
 
 def test_an_odd_head_width_is_fine_without_rotary_positions() -> None:
     assert GPTConfig(vocabulary=11, layout="gpt2", heads=4, width=12).head_width == 3
+
+
+def test_the_norm_and_its_gradient_are_those_of_torch() -> None:
+    x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(3, 5, 8, dtype=torch.float64)
+    reference = F.rms_norm(x, (8,), eps=1e-6)
+    for found in (normalised(x), normalised(x.detach())):
+        torch.testing.assert_close(found, reference)
+    (expected,) = torch.autograd.grad((reference * weights).sum(), x)
+    (gradient,) = torch.autograd.grad((normalised(x) * weights).sum(), x)
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_optimizers_see_the_maps_between_hidden_vectors_apart_from_the_tables(layout: str) -> None:
+    model = tiny(layout)
+    tables = {id(table) for table in model.vocabulary_tables()}
+    matrices = {name for name, value in model.named_parameters() if value.ndim == 2 and id(value) not in tables}
+    assert len(matrices) == 2 * 4
+    assert all(name.startswith("trunk.blocks.") for name in matrices)

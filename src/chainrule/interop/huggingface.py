@@ -84,10 +84,10 @@ def read_gpt2(folder: Path) -> GPT:
 def _names(config: GPTConfig) -> Iterator[tuple[str, str]]:
     """Every parameter: its name there and its name here."""
     if config.shares_embeddings:
-        yield "transformer.wte.weight", "tokens.weight"
+        yield "transformer.wte.weight", "tokens.matrix"
     else:
         yield "transformer.wte.weight", "tokens.embedding.weight"
-        yield "lm_head.weight", "tokens.head"
+        yield "lm_head.weight", "tokens.matrix"
     for theirs, name in TRUNK.items():
         yield f"transformer.{theirs}", name
     for layer in range(config.layers):
@@ -98,7 +98,7 @@ def _names(config: GPTConfig) -> Iterator[tuple[str, str]]:
 
 def _turned(name: str, tensor: Tensor) -> Tensor:
     """The few matrices that are stored one way there and the other way here."""
-    return tensor.T if name in ("tokens.weight", "tokens.head") or name.endswith("mlp_out.weight") else tensor
+    return tensor.T if name == "tokens.matrix" or name.endswith("mlp_out.weight") else tensor
 
 
 def _their_config(model: GPT, eos: int | None) -> dict[str, Any]:

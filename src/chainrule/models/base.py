@@ -131,11 +131,9 @@ class NeuralModel(AutoregressiveModel):
         """Tokens in one row of a training batch, unless the user says otherwise."""
         return self.context or 64
 
+    @abstractmethod
     def vocabulary_tables(self) -> Iterator[nn.Parameter]:
-        """The parameters with a row per token, embeddings and readouts; optimizers treat them apart."""
-        for module in self.modules():
-            if isinstance(module, nn.Embedding):
-                yield cast(nn.Parameter, module.weight)
+        """The parameters with a vector per token, embeddings and readouts; optimizers treat them apart."""
 
     @abstractmethod
     def hidden(self, batch: Batch) -> Tensor:

@@ -32,9 +32,9 @@ class RecurrentConfig(ModelConfig):
 class Recurrent(NeuralModel):
     """RNN, LSTM and GRU language models: a fixed-size memory carried through the text, in six kinds of cell.
 
-    With e_t the embedding of the token read at t (BOS first) and L layers,
+    With e_t the embedding of the token read at t (BOS first), D the width and L layers,
 
-        h⁰_t = e_t,    hˡ_t = cellˡ(hˡ⁻¹_t, stateˡ_{t−1}),    P(x_{t+1} | x_≤t) = softmax(E hᴸ_t + b)
+        h⁰_t = √D e_t,    hˡ_t = cellˡ(hˡ⁻¹_t, stateˡ_{t−1}),    P(x_{t+1} | x_≤t) = softmax(E hᴸ_t + b)
 
     where E holds the same embeddings if they are tied (Press & Wolf, 2017; Inan et al., 2017). In training, dropout
     masks stay the same over a segment (Gal & Ghahramani, 2016) and gradients are cut where the caller detaches the
@@ -64,7 +64,7 @@ class Recurrent(NeuralModel):
         return self.config.segment
 
     def vocabulary_tables(self) -> Iterator[nn.Parameter]:
-        yield from super().vocabulary_tables()
+        yield cast(nn.Parameter, self.embedding.weight)
         if self.readout_weight is not None:
             yield self.readout_weight
 
@@ -80,7 +80,9 @@ class Recurrent(NeuralModel):
         return tuple(layer.initial(batch_size) for layer in self._stack)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
-        values = self.dropout(self.embedding(tokens.t()))  # (K, B, D): time first, so that a step is one block
+        # (K, B, D): time first, so that a step is one block. Rows that suit a readout (norm 1) are faint as inputs;
+        # scaled to variance 1 they are learned from sooner.
+        values = self.dropout(self.embedding(tokens.t()) * self.config.width**0.5)
         after = []
         for layer, before in zip(self._stack, cast(tuple[LayerState, ...], state), strict=True):
             values, layer_state = layer(values, before)

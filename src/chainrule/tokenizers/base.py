@@ -78,8 +78,9 @@ class Tokenizer(ABC):
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """One string a token, for display.
 
-        They join to `decode(ids)`. Where a character is spread over several tokens it is shown with the one that
-        completes it, and the others show nothing.
+        They join to `decode(ids)`, unless a loaded tokenizer's own decoder looks at more than neighbouring tokens.
+        A character that is spread over several tokens is shown with the one that completes it; the others show
+        nothing, and neither does EOS.
         """
         return self._pieces(self._checked(ids))
 

@@ -125,7 +125,7 @@ class RunFolder:
                 with whole_folder(folder) as temporary:
                     save_file(snapshot.tensors, temporary / "tensors.safetensors")
                     (temporary / "values.json").write_text(json.dumps(snapshot.values), encoding="utf-8")
-            for old in self._states():
+            for old in (*self._states(), *(self.path / "state").glob(".step-*")):  # the latter: of a killed process
                 if old != folder:
                     shutil.rmtree(old, ignore_errors=True)
 
