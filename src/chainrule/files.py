@@ -38,8 +38,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
         for file in temporary.iterdir():
             _sync(file)
         _sync(temporary)
-        with contextlib.suppress(FileExistsError, NotADirectoryError):
-            _rename_new(temporary, path)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -51,16 +54,10 @@ def write_whole(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _rename_new(source: Path, target: Path) -> None:
-    try:
-        source.rename(target)
-    except OSError:
-        if not target.is_dir():
-            raise
-
-
 def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():  # where folders cannot be opened
+        return
+    handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -108,10 +108,11 @@ def test_generate_gives_texts_with_their_log_probability(chainrule: Command, run
 
 
 @pytest.mark.parametrize(
-    "how", [["--greedy"], ["--temperature", "0.7", "--top-k", "5"], ["--top-p", "0.9"], ["--min-p", "0.1"], ["--beam", "3"]]
+    "how",
+    ["--greedy", "--temperature 0.7 --top-k 5", "--top-p 0.9", "--min-p 0.1", "--repetition-penalty 2", "--beam 3"],
 )
-def test_generate_by_every_method(chainrule: Command, run: Path, how: list[str]) -> None:
-    [text] = json.loads(chainrule("generate", run, "--prompt", "the ", "--length", 8, *how, "--json").out)
+def test_generate_by_every_method(chainrule: Command, run: Path, how: str) -> None:
+    [text] = json.loads(chainrule("generate", run, "--prompt", "the ", "--length", 8, *how.split(), "--json").out)
     assert len(text["text"]) == 8
 
 

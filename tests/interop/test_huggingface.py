@@ -24,7 +24,7 @@ def theirs(**settings: object) -> torch.nn.Module:
     tokens = {"bos_token_id": BOS, "eos_token_id": None}
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**(values | tokens | settings))).eval()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
+        torch.nn.init.normal_(parameter, std=0.4)
     return model
 
 
@@ -39,7 +39,7 @@ def ours(**settings: object) -> GPT:
     values = {"vocabulary": VOCABULARY, "layout": "gpt2", "layers": 2, "width": 24, "heads": 3, "context": 16}
     model = GPT(GPTConfig.parse(values | {"bos": BOS} | settings)).eval()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
+        torch.nn.init.normal_(parameter, std=0.4)
     return model
 
 
@@ -48,7 +48,7 @@ def assert_same_logits(model: GPT, twin: torch.nn.Module, bos: int = BOS) -> Non
     ids = torch.randint(model.vocabulary, (3, 16), generator=torch.Generator().manual_seed(1))
     inputs = torch.cat([torch.full((3, 1), bos), ids[:, :-1]], dim=1)
     expected = twin(inputs).logits
-    assert expected.std() > 0.1
+    assert expected.std() > 0.5  # large enough to tell one GELU from another
     torch.testing.assert_close(model.logits(Batch(Sequences.full(ids))), expected, rtol=0, atol=1e-4)
 
 

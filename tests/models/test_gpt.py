@@ -107,7 +107,7 @@ def test_padding_may_hold_anything(layout: str) -> None:
     model, ids = tiny(layout), tokens(2, 8)
     lengths = torch.tensor([8, 3])
     scribbled = ids.clone()
-    scribbled[1, 3:] = -100
+    scribbled[1, 3:6], scribbled[1, 6:] = -100, 10**6
     clean, dirty = (model.log_prob(Batch(Sequences(rows, lengths))) for rows in (ids, scribbled))
     torch.testing.assert_close(clean, dirty, rtol=0, atol=0)
 
@@ -186,6 +186,15 @@ def test_settings_that_do_not_fit_together_are_explained(settings: dict[str, int
 
 def test_an_odd_head_width_is_fine_without_rotary_positions() -> None:
     assert GPTConfig(vocabulary=11, layout="gpt2", heads=4, width=12).head_width == 3
+
+
+@torch.no_grad()
+def test_the_length_of_queries_and_keys_does_not_matter_in_the_modern_layout() -> None:
+    model, batch = tiny("modern"), Batch(Sequences.full(tokens(2, 8)))
+    before = model.logits(batch)
+    for block in model.trunk.blocks:
+        block.query_key_value.weight[:, : 2 * 16] *= 3
+    torch.testing.assert_close(model.logits(batch), before, rtol=0, atol=1e-4)
 
 
 def test_the_norm_and_its_gradient_are_those_of_torch() -> None:

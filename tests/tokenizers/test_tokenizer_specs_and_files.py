@@ -134,6 +134,7 @@ def test_a_crash_while_saving_keeps_the_old_file(trained: Trained, file: Path, m
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_saving_into_a_missing_folder_is_refused(trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="cannot be written: No such file"):
-        trained("chars").save(tmp_path / "missing" / "tokenizer.json")
+def test_saving_below_a_file_is_refused(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TokenizerError, match="cannot be written: "):
+        trained("chars").save(tmp_path / "file" / "tokenizer.json")

@@ -56,7 +56,9 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bits(family: str, text_
             process.send_signal(signal.SIGKILL)
             kills += 1
         process.communicate()
-    done = subprocess.run(words(family, text_file, killed), check=False, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        words(family, text_file, killed), check=False, capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert kills >= 1
     assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from chainrule.errors import DataError, TokenizerError
+from chainrule.files import whole_folder
 
 FORMAT = 1  # of everything in the cache; a higher number makes older entries unreachable
-UNFINISHED = ".unfinished-"
+UNFINISHED = ".*"  # how `files.whole_folder` names what it has not finished
 ABANDONED_AFTER = 24 * 3600  # seconds without a write, after which an unfinished entry is nobody's
 
 
@@ -57,14 +57,8 @@ def building(entry: Path) -> Iterator[Path]:
     with _explained(entry.parent):
         entry.parent.mkdir(parents=True, exist_ok=True)
         _sweep(entry.parent)
-        folder = Path(tempfile.mkdtemp(dir=entry.parent, prefix=UNFINISHED))
-        try:
+        with whole_folder(entry) as folder:
             yield folder
-            for path in (*folder.iterdir(), folder):
-                _flush(path)
-            _publish(folder, entry)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -82,28 +76,9 @@ def _explained(root: Path) -> Iterator[None]:
         ) from None
 
 
-def _publish(folder: Path, entry: Path) -> None:
-    try:
-        folder.rename(entry)
-    except OSError:
-        if not entry.is_dir():  # else another process was faster, and its entry is as good as this one
-            raise
-    _flush(entry.parent)
-
-
-def _flush(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":  # where folders cannot be opened
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _sweep(root: Path) -> None:
     """Remove what killed processes have left behind."""
-    for folder in root.glob(UNFINISHED + "*"):
+    for folder in root.glob(UNFINISHED):
         try:
             last_write = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
         except OSError:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -24,7 +23,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 TRUNK = {
-    "wpe.weight": "trunk.positions.weight",
+    "wpe.weight": "trunk.positions",
     "ln_f.weight": "trunk.norm.weight",
     "ln_f.bias": "trunk.norm.bias",
 }
@@ -72,12 +71,12 @@ def read_gpt2(folder: Path) -> GPT:
         tensor = found.get(theirs, found.get(theirs.removeprefix("transformer.")))
         if tensor is None:
             raise RunError(f"the weights in {str(folder)!r} have no {theirs!r}; the folder is not a whole GPT-2")
-        weights[name] = _turned(name, tensor).to(torch.float32)
+        weights[name] = _turned(name, tensor)
     for name, parameter in model.state_dict().items():
         if weights[name].shape != parameter.shape:
             shapes = f"{tuple(weights[name].shape)} where config.json implies {tuple(parameter.shape)}"
             raise RunError(f"the weights in {str(folder)!r} do not fit their config: {name} has the shape {shapes}")
-    model.load_state_dict(weights)
+    model.load_state_dict(weights)  # into float32, whatever they were stored in
     return model.eval()
 
 

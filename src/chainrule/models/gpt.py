@@ -110,8 +110,9 @@ class GPT(NeuralModel):
         return self.config.context
 
     def vocabulary_tables(self) -> Iterator[nn.Parameter]:
-        yield from super().vocabulary_tables()
-        yield self.tokens.matrix
+        yield from self.tokens.parameters()
+        if isinstance(self.trunk, GPT2Trunk):
+            yield self.trunk.positions  # a vector per position: as little a map between hidden vectors
 
     def hidden(self, batch: Batch) -> Tensor:
         inputs = shift_right(readable(batch.target), self.bos)
@@ -243,15 +244,15 @@ class ModernBlock(nn.Module):
 class GPT2Trunk(Trunk):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.positions = nn.Embedding(config.context, config.width)
+        self.positions = nn.Parameter(torch.empty(config.context, config.width))
         self.dropout = config.dropout
         self.blocks = nn.ModuleList(GPT2Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
-        nn.init.normal_(self.positions.weight, std=0.02)
+        nn.init.normal_(self.positions, std=0.02)
 
     def read(self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend]) -> Tensor:
         rows = embedded.shape[0]
-        x = embedded + self.positions.weight[where]
+        x = embedded + self.positions[where]
         x = dropped(x, self.dropout if self.training else 0.0).flatten(0, 1)
         for block, attend in zip(self.blocks, attends, strict=True):
             x = block(x, rows, attend)

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from chainrule.errors import TokenizerError
+from chainrule.files import write_whole
 
 FORMAT = 1
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write to a temporary name, flush to the disk, rename."""
+    """Replace the file in one move."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)  # mkstemp lets nobody else read
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        _flush_folder(path.parent)
+        write_whole(path, text)
     except OSError as error:
         raise TokenizerError(f"tokenizer file {str(path)!r} cannot be written: {error.strerror}") from None
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system can."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,67 @@
+"""The package as a stranger meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import chainrule
+from chainrule.models import FAMILIES
+
+ROOT = Path(__file__).parents[1]
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_public_names() -> None:
+    assert set(dir(chainrule)) == {"Run", "check_model", "load", "train", "__version__"}
+    for name in dir(chainrule):
+        assert getattr(chainrule, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = chainrule.trian
+
+
+@pytest.mark.parametrize("module", ["chainrule", "chainrule.cli"])
+def test_importing_does_not_wait_for_torch(module: str) -> None:
+    heavy = "{'torch', 'numpy', 'tokenizers', 'sentencepiece', 'datasets'}"
+    assert python(f"import sys, {module}; print({heavy} & set(sys.modules))").strip() == "set()"
+
+
+def test_importing_the_models_does_not_need_an_extra() -> None:
+    extras = "{'datasets', 'jieba', 'pyarrow', 'tensorboard', 'transformers', 'zstandard'}"
+    code = f"import sys, chainrule.api, chainrule.testing; print({extras} & set(sys.modules))"
+    assert python(code).strip() == "set()"
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_says_what_it_is(family: str) -> None:
+    page = (ROOT / "docs" / "families" / f"{family}.md").read_text(encoding="utf-8")
+    assert "## When to use it" in page
+    assert "chainrule train" in page
+    assert len(FAMILIES[family].summary()) > 20
+
+
+def test_the_demo_runs(tmp_path: Path) -> None:
+    """What `make demo` runs, with seconds instead of minutes."""
+    command = [sys.executable, ROOT / "examples" / "demo.py", "--minutes", "0.05", "--out", tmp_path / "demo"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "bits/byte" in done.stdout
+    assert "In its own words" in done.stdout
+
+
+def test_the_python_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every fenced block of Python, in order, in one folder, with a budget of seconds."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = [part.split("```")[0] for part in readme.split("```python\n")[1:]]
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    Path("my.txt").write_text(text_file.read_text() * 3)
+    exec("\n".join(blocks).replace("minutes=5", "steps=3"), {})
+    assert Path("runs/gpt-1/model.safetensors").is_file()
