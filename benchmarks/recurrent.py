@@ -158,9 +158,8 @@ def main() -> None:
             )
         )
         return
-    print(
-        f"{arguments.threads} thread(s), {arguments.clock} clock, torch {torch.__version__}, {LAYERS} layers, vocabulary {VOCABULARY}"
-    )
+    print(f"{arguments.threads} thread(s), {arguments.clock} clock, torch {torch.__version__}")
+    print(f"{LAYERS} layers, vocabulary {VOCABULARY}; ratio: to {PEER}")
     print(f"{'task':10}{'cell':18}{'width':>7}{'batch':>7}{'segment':>9}{'tokens/s':>11}{'ratio':>8}")
     for row in rows:
         print(

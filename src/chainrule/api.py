@@ -22,6 +22,7 @@ from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
 from chainrule.training.learner import CarriedSegments, Learner, WholeSequences
 from chainrule.training.loop import Trainer
+from chainrule.training.memory import keep_freed_memory
 from chainrule.training.progress import Recorder, Reporter
 
 __all__ = ["Run", "load", "train"]
@@ -74,6 +75,7 @@ def train(
     else:
         wanted = RunConfig.parse(values)
         folder.require_free()
+    keep_freed_memory()
     if wanted.threads is not None:
         torch.set_num_threads(wanted.threads)
     place = choose_device(wanted.device)

@@ -113,6 +113,29 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_state
     assert chainrule.load(tmp_path / "run", checkpoint="last").score("the cat").nats_per_token < 5
 
 
+def test_bfloat16_trains_where_it_is_asked_for(text_file: Path, tmp_path: Path) -> None:
+    full, half = (
+        train(text_file, tmp_path / precision, steps=40, train={"precision": precision})
+        for precision in ("float32", "bfloat16")
+    )
+    exact, rough = (run.score("the cat sat on the mat").nats_per_token for run in (full, half))
+    assert exact != rough
+    assert rough == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "model"), [("gpt", None), ("recurrent", {"width": 16, "layers": 1})])
+def test_a_compiled_model_trains_the_same(
+    text_file: Path, tmp_path: Path, family: str, model: dict[str, Any] | None
+) -> None:
+    plain, compiled = (
+        train(text_file, tmp_path / f"{on}", family=family, model=model, steps=10, train={"compile": on})
+        for on in (False, True)
+    )
+    texts = "the cat sat on the mat"
+    assert compiled.score(texts).nats_per_token == pytest.approx(plain.score(texts).nats_per_token, rel=1e-3)
+
+
 def test_metrics_also_go_to_tensorboard(text_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.options import RunPath, open_run, output
+from chainrule.cli.options import Json, RunPath, open_run, output, print_json
 
 
 class Form(StrEnum):
@@ -22,6 +22,7 @@ def export(
     run: RunPath,
     to: Annotated[Form, typer.Option(help="hf: a Hugging Face GPT-2 folder; arpa: an n-gram file.")],
     out: Annotated[Path, typer.Option(help="Folder to write to.", show_default=False)],
+    json: Json = False,
 ) -> None:
     """Write a run in the form of another tool.
 
@@ -32,5 +33,9 @@ def export(
 
     opened = open_run(run, device="cpu")
     writer = export_huggingface if to is Form.hf else export_arpa
-    for file in writer(opened.model, opened.tokenizer, out):
+    files = [str(file) for file in writer(opened.model, opened.tokenizer, out)]
+    if json:
+        print_json(files)
+        return
+    for file in files:
         output.print(f"[green]{file}[/green]", highlight=False)

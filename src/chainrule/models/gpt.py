@@ -324,7 +324,7 @@ def inverse_rms(x: Tensor) -> Tensor:
 class RMSNorm(torch.autograd.Function):
     """The gradient of y = x · r(x) in one formula, r (g − y ⟨g, y⟩ / D).
 
-    Left to autograd, on a CPU, the norms take twice the time; they are 5 % of a training step of a small model.
+    Left to autograd, the norms take twice the time on a CPU: 5 % of a training step of the default model.
     """
 
     @staticmethod

@@ -161,9 +161,13 @@ class Trainer:
 
     def _after_step(self) -> None:
         progress = self.progress()
+        record = self._record(progress)
+        self.reporter.update(progress, record)
         if self._due(self.config.log_every, progress, LOG_LINES, self.at.log_lines):
             self.at.log_lines += 1
-            self._log(progress)
+            self.recorder.write(record)
+            self.at.loss_total, self.at.loss_tokens = 0.0, 0
+            self.logged = time.monotonic()
         if self._due(self.config.validate_every, progress, VALIDATIONS, self.at.validations):
             self.at.validations += 1
             self._validation()
@@ -179,11 +183,12 @@ class Trainer:
             return self.at.step % every == 0
         return math.floor(progress * in_a_run) > done
 
-    def _log(self, progress: float) -> None:
+    def _record(self, progress: float) -> Record:
+        """The figures of the steps since the last log line."""
         at = self.at
         elapsed = time.monotonic() - self.logged
-        loss = at.loss_total / max(1, at.loss_tokens)
-        record: Record = {
+        loss = at.loss_total / at.loss_tokens
+        return {
             "step": at.step,
             "tokens": at.tokens,
             "seconds": round(at.seconds, 3),
@@ -192,10 +197,6 @@ class Trainer:
             "tokens_per_second": at.loss_tokens / elapsed if elapsed > 0 else 0.0,
             "rate": rate(self.config, progress),
         }
-        self.recorder.write(record)
-        self.reporter.update(progress, record)
-        at.loss_total, at.loss_tokens = 0.0, 0
-        self.logged = time.monotonic()
 
     def _validation(self) -> None:
         began = time.monotonic()

@@ -17,8 +17,9 @@ from chainrule.models.base import NeuralModel
 class Muon(Optimizer):
     """Momentum whose update is replaced by the nearest orthogonal matrix (Jordan et al. 2024).
 
-    With momentum M, the update of a matrix (R, C) is  W ← W − η √max(1, R/C) · NS(M),  where NS is a Newton–Schulz
-    iteration that moves all singular values of M towards 1. It runs in float32 unless the device computes
+    With momentum M, the update of a matrix (R, C) is  W ← W − η √(max(R, C) / min(R, C)) · NS(M),  where NS is a
+    Newton–Schulz iteration that moves all singular values of M towards 1; the factor does not depend on which side of
+    a matrix is its input, since families store them either way. It runs in float32 unless the device computes
     bfloat16 in hardware, and on all matrices of one shape at once, since a small one cannot fill a core.
     """
 
@@ -46,8 +47,8 @@ class Muon(Optimizer):
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         looked_ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov
         updates = orthogonalise(torch.stack(list(looked_ahead)))
-        rows, columns = matrices[0].shape
-        scale = max(1.0, rows / columns) ** 0.5
+        short, long = sorted(matrices[0].shape)
+        scale = (long / short) ** 0.5
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["decay"])
         torch._foreach_add_(matrices, list(updates.unbind()), alpha=-group["lr"] * scale)
 
