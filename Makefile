@@ -30,7 +30,7 @@ bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
 
 docs: .venv/ready-dev  ## the manual, in site/
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
-	$(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --strict
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.nn.activations import squared_relu
 from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place
 from chainrule.nn.positions import Rotary, Rotation
 from chainrule.types import Batch, Sequences, State
@@ -232,7 +233,7 @@ class ModernBlock(nn.Module):
     def forward(self, x: Tensor, rows: int, rotate: Rotation, attend: Attend) -> Tensor:
         rate = self.dropout if self.training else 0.0
         x = x + dropped(self.attention_out(self.attention(normalised(x), rows, rotate, attend)), rate)
-        return x + dropped(self.mlp_out(F.relu(self.mlp_in(normalised(x))).square()), rate)
+        return x + dropped(self.mlp_out(squared_relu(self.mlp_in(normalised(x)))), rate)
 
     def attention(self, x: Tensor, rows: int, rotate: Rotation, attend: Attend) -> Tensor:
         projected = self.query_key_value(x).view(rows, -1, 3, self.heads, x.shape[1] // self.heads)
