@@ -79,7 +79,7 @@ class TrainConfig(Settings):
 
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability mass spread over the vocabulary")
     validate_every: int | None = Field(None, ge=1, description="steps between validations; none: 10 in a run")
-    validate_tokens: int = Field(32768, ge=1, description="validation tokens used while training")
+    validate_tokens: int = Field(16384, ge=1, description="validation tokens used while training")
     patience: int | None = Field(None, ge=1, description="validations without progress before stopping early")
     save_every: int | None = Field(None, ge=1, description="steps between saved states; none: once a minute")
     log_every: int | None = Field(None, ge=1, description="steps between lines in metrics.jsonl; none: 1 % of the run")
