@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -155,6 +156,9 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if os.environ.get("OPENBLAS_NUM_THREADS") != str(arguments.threads):  # NumPy reads it once, when it is loaded
+        os.environ["OPENBLAS_NUM_THREADS"] = str(arguments.threads)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     torch.set_num_threads(arguments.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

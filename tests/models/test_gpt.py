@@ -211,7 +211,7 @@ def test_the_norm_and_its_gradient_are_those_of_torch() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_optimizers_see_the_maps_between_hidden_vectors_apart_from_the_tables(layout: str) -> None:
     model = tiny(layout)
-    tables = {id(table) for table in model.vocabulary_tables()}
+    tables = {id(table) for table in model.tables()}
     matrices = {name for name, value in model.named_parameters() if value.ndim == 2 and id(value) not in tables}
     assert len(matrices) == 2 * 4
     assert all(name.startswith("trunk.blocks.") for name in matrices)

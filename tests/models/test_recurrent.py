@@ -88,15 +88,15 @@ def test_tied_weights_are_one_table_without_the_row_of_bos() -> None:
 
 def test_untied_weights_are_two_tables() -> None:
     tied, untied = model_of(tied=True), model_of(tied=False)
-    assert [table.shape[0] for table in tied.vocabulary_tables()] == [VOCABULARY + 1]
-    assert [table.shape[0] for table in untied.vocabulary_tables()] == [VOCABULARY + 1, VOCABULARY]
+    assert [table.shape[0] for table in tied.tables()] == [VOCABULARY + 1]
+    assert [table.shape[0] for table in untied.tables()] == [VOCABULARY + 1, VOCABULARY]
     untied.readout(torch.ones(1, 8, dtype=torch.float64)).sum().backward()
     assert untied.embedding.weight.grad is None
 
 
-def test_hidden_matrices_are_the_only_matrices_outside_the_vocabulary_tables() -> None:
+def test_hidden_matrices_are_the_only_matrices_outside_the_tables() -> None:
     model = model_of("lstm_peephole", layers=1)
-    tables = {id(table) for table in model.vocabulary_tables()}
+    tables = {id(table) for table in model.tables()}
     matrices = {name for name, value in model.named_parameters() if value.ndim == 2 and id(value) not in tables}
     assert matrices == {"layers.0.input_weight", "layers.0.recurrent_weight"}
 

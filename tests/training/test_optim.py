@@ -59,7 +59,7 @@ def test_muon_agrees_with_torch_up_to_its_precision() -> None:
 
 
 @pytest.mark.parametrize("family", ["recurrent", "gpt"])
-def test_vocabulary_tables_go_to_adamw_and_hidden_matrices_to_muon(family: str) -> None:
+def test_tables_go_to_adamw_and_hidden_matrices_to_muon(family: str) -> None:
     model = tiny_model(family, vocabulary=11)  # unlike every width
     adamw, muon = build_optimizers(model, TrainConfig(optimizer="muon"))
     assert isinstance(muon, Muon)
@@ -68,7 +68,7 @@ def test_vocabulary_tables_go_to_adamw_and_hidden_matrices_to_muon(family: str) 
     assert by_muon
     assert not by_muon & by_adamw
     assert by_muon | by_adamw == {id(parameter) for parameter in model.parameters()}
-    assert not by_muon & {id(table) for table in model.vocabulary_tables()}
+    assert not by_muon & {id(table) for table in model.tables()}
     vocabulary_sized = [p for p in model.parameters() if {model.vocabulary, model.vocabulary + 1} & set(p.shape)]
     assert not by_muon & {id(parameter) for parameter in vocabulary_sized}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,17 +24,23 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Threads to compute wit
 Checkpoint = Annotated[str, typer.Option(help="best: by validation; last: where training stood.")]
 
 
+def use_threads(threads: int | None) -> None:
+    """Set the threads of torch, and of NumPy's BLAS, which reads its number when NumPy is first imported."""
+    if threads is not None:
+        os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
+        import torch
+
+        torch.set_num_threads(threads)
+
+
 def open_run(path: Path, *, device: str = "auto", threads: int | None = None, checkpoint: str = "best") -> Run:
     """Load a run with the given number of threads."""
-    import torch
-
+    use_threads(threads)
     from chainrule.errors import ConfigError
     from chainrule.runs import load
 
     if checkpoint not in ("best", "last"):
         raise ConfigError(f"--checkpoint takes best or last, got {checkpoint!r}")
-    if threads is not None:
-        torch.set_num_threads(threads)
     return load(path, device=device, checkpoint=checkpoint)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.options import Json, Threads, errors, output, print_json, print_table, score_rows
+from chainrule.cli.options import Json, Threads, errors, output, print_json, print_table, score_rows, use_threads
 
 if TYPE_CHECKING:
     from chainrule.runs import Run
@@ -73,6 +73,7 @@ def train(
 
         chainrule train gpt --data my.txt --minutes 10 --out runs/gpt
     """
+    use_threads(threads)
     import chainrule
     from chainrule.training.progress import LiveLine
 

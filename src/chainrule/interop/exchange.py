@@ -47,7 +47,7 @@ def export_huggingface(model: AutoregressiveModel, tokenizer: Tokenizer, folder:
             f"Hugging Face folders are written for gpt, and this is a {type(model).__name__}; "
             "train one with: chainrule train gpt --set model.layout=gpt2"
         )
-    write_gpt2(model, folder)
+    write_gpt2(model, folder, eos=tokenizer.eos)
     files = [folder / "config.json", folder / "model.safetensors"]
     form = as_huggingface(tokenizer)
     if form is not None:

@@ -96,8 +96,8 @@ def _names(config: GPTConfig) -> Iterator[tuple[str, str]]:
 
 
 def _turned(name: str, tensor: Tensor) -> Tensor:
-    """The few matrices that are stored one way there and the other way here."""
-    return tensor.T if name == "tokens.matrix" or name.endswith("mlp_out.weight") else tensor
+    """The readout is stored one way there and the other way here."""
+    return tensor.T if name == "tokens.matrix" else tensor
 
 
 def _their_config(model: GPT, eos: int | None) -> dict[str, Any]:

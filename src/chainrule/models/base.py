@@ -132,8 +132,8 @@ class NeuralModel(AutoregressiveModel):
         return self.context or 64
 
     @abstractmethod
-    def vocabulary_tables(self) -> Iterator[nn.Parameter]:
-        """The parameters with a vector per token, embeddings and readouts; optimizers treat them apart."""
+    def tables(self) -> Iterator[nn.Parameter]:
+        """The parameters with a vector per token or position, embeddings and readouts; optimizers treat them apart."""
 
     @abstractmethod
     def hidden(self, batch: Batch) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Literal, NamedTuple, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,8 @@ from chainrule.config import ModelConfig
 from chainrule.models.base import Advance, NeuralModel, readable, shift_right
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place
+from chainrule.nn.linear import Projection, times
+from chainrule.nn.norms import LayerNorm, normalised
 from chainrule.nn.positions import Rotary, Rotation
 from chainrule.types import Batch, Sequences, State
 
@@ -110,7 +112,7 @@ class GPT(NeuralModel):
     def context(self) -> int:
         return self.config.context
 
-    def vocabulary_tables(self) -> Iterator[nn.Parameter]:
+    def tables(self) -> Iterator[nn.Parameter]:
         yield from self.tokens.parameters()
         if isinstance(self.trunk, GPT2Trunk):
             yield self.trunk.positions  # a vector per position: as little a map between hidden vectors
@@ -123,7 +125,7 @@ class GPT(NeuralModel):
         return self.trunk.read(self.tokens.embed(inputs), slice(0, length), [attention] * self.config.layers)
 
     def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
+        return self.tokens.readout(hidden.flatten(0, -2)).view(*hidden.shape[:-1], -1)
 
     def initial(self, source: Sequences | None, batch_size: int) -> GPTState:
         config = self.config
@@ -147,7 +149,7 @@ class GPT(NeuralModel):
 class Tokens(nn.Module, ABC):
     """Between token ids and vectors, both ways."""
 
-    matrix: nn.Parameter  # (D, V) the readout, stored with long rows for the reason that `Widening` gives
+    matrix: nn.Parameter  # (D, V) the readout, stored as a `Projection` is
 
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:
@@ -155,7 +157,7 @@ class Tokens(nn.Module, ABC):
 
     @abstractmethod
     def readout(self, hidden: Tensor) -> Tensor:
-        """(..., D) to (..., V)."""
+        """(N, D) to (N, V)."""
 
 
 class TiedTokens(Tokens):
@@ -171,7 +173,7 @@ class TiedTokens(Tokens):
         return F.embedding(tokens, self.matrix.T)
 
     def readout(self, hidden: Tensor) -> Tensor:
-        return hidden @ self.matrix[:, : self.vocabulary]
+        return times(hidden, self.matrix[:, : self.vocabulary])
 
 
 class UntiedTokens(Tokens):
@@ -186,7 +188,7 @@ class UntiedTokens(Tokens):
         return cast(Tensor, self.embedding(tokens))
 
     def readout(self, hidden: Tensor) -> Tensor:
-        return hidden @ self.matrix
+        return times(hidden, self.matrix)
 
 
 class Trunk(nn.Module, ABC):
@@ -220,10 +222,10 @@ class ModernBlock(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query_key_value = Widening(config.width, 3 * config.width)
-        self.attention_out = Widening(config.width, config.width)
-        self.mlp_in = Widening(config.width, config.multiple * config.width)
-        self.mlp_out = nn.Linear(config.multiple * config.width, config.width, bias=False)
+        self.query_key_value = Projection(config.width, 3 * config.width)
+        self.attention_out = Projection(config.width, config.width)
+        self.mlp_in = Projection(config.width, config.multiple * config.width)
+        self.mlp_out = Projection(config.multiple * config.width, config.width)
         self.dropout = config.dropout
         for inward in (self.query_key_value, self.mlp_in):
             nn.init.normal_(inward.weight, std=config.width**-0.5)
@@ -265,17 +267,16 @@ class GPT2Block(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.attention_norm = LayerNorm(config.width)
-        self.query_key_value = Widening(config.width, 3 * config.width, bias=True)
-        self.attention_out = Widening(config.width, config.width, bias=True)
+        self.query_key_value = Projection(config.width, 3 * config.width, bias=True)
+        self.attention_out = Projection(config.width, config.width, bias=True)
         self.mlp_norm = LayerNorm(config.width)
-        self.mlp_in = Widening(config.width, config.multiple * config.width, bias=True)
-        self.mlp_out = nn.Linear(config.multiple * config.width, config.width)
+        self.mlp_in = Projection(config.width, config.multiple * config.width, bias=True)
+        self.mlp_out = Projection(config.multiple * config.width, config.width, bias=True)
         self.dropout = config.dropout
         for inward in (self.query_key_value, self.mlp_in):
             nn.init.normal_(inward.weight, std=0.02)
         for outward in (self.attention_out, self.mlp_out):  # so that the residual stream does not grow with depth
             nn.init.normal_(outward.weight, std=0.02 / math.sqrt(2 * config.layers))
-        nn.init.zeros_(self.mlp_out.bias)
 
     def forward(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
         rate = self.dropout if self.training else 0.0
@@ -288,62 +289,6 @@ class GPT2Block(nn.Module):
         return attend(query, key, value).transpose(1, 2).reshape(x.shape)
 
 
-class Widening(nn.Module):
-    """A linear map of (N, D) to vectors at least as long, whose matrix is stored (in, out).
-
-    One token at a time, a matrix is read from memory once and hardly computed with; products with long contiguous
-    rows do that at 1.5 to 2.5 times the speed, and in this direction the longer side is the output.
-    """
-
-    def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(inputs, outputs))
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
-
-
-class LayerNorm(nn.LayerNorm):
-    """The same, straight to the kernel: torch's own asks on each call whether cuDNN is on."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
-
-
 def dropped(x: Tensor, rate: float) -> Tensor:
     """Dropout, at no cost where there is none: decoding passes here twice in every block."""
     return F.dropout(x, rate) if rate else x
-
-
-def normalised(x: Tensor) -> Tensor:
-    """RMS norm without a weight: the matrix that follows can learn one."""
-    if torch.is_grad_enabled() and x.requires_grad:
-        return cast(Tensor, RMSNorm.apply(x))  # type: ignore[no-untyped-call]
-    return x * inverse_rms(x)
-
-
-def inverse_rms(x: Tensor) -> Tensor:
-    """(..., D) to (..., 1): what brings the root of the mean square to 1."""
-    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return (length.square() / x.shape[-1] + 1e-6).rsqrt()
-
-
-class RMSNorm(torch.autograd.Function):
-    """The gradient of y = x · r(x) in one formula, r (g − y ⟨g, y⟩ / D).
-
-    Left to autograd, the norms take about twice the time on a CPU: 2 to 5 % of a training step of the default model.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        scale = inverse_rms(x)
-        y = x * scale
-        ctx.save_for_backward(y, scale)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        y, scale = ctx.saved_tensors
-        along: Tensor = torch.linalg.vecdot(gradient, y)[..., None] / -y.shape[-1]
-        return torch.addcmul(gradient, y, along).mul(scale)

@@ -63,7 +63,7 @@ class Recurrent(NeuralModel):
     def segment(self) -> int:
         return self.config.segment
 
-    def vocabulary_tables(self) -> Iterator[nn.Parameter]:
+    def tables(self) -> Iterator[nn.Parameter]:
         yield cast(nn.Parameter, self.embedding.weight)
         if self.readout_weight is not None:
             yield self.readout_weight

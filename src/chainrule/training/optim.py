@@ -74,10 +74,10 @@ def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
 def build_optimizers(model: NeuralModel, config: TrainConfig) -> list[Optimizer]:
     """AdamW for everything, or Muon for the hidden matrices and AdamW for the rest.
 
-    Tables with a row per token (embeddings, readouts) are not maps between hidden vectors: each row meets its own
+    Tables with a vector per token (embeddings, readouts) are not maps between hidden vectors: each meets its own
     few gradients, so Muon's equal treatment of directions does not suit them. Vectors never decay.
     """
-    tables = {id(table) for table in model.vocabulary_tables()}
+    tables = {id(table) for table in model.tables()}
     matrices, decayed, plain = [], [], []
     for parameter in model.parameters():
         if not parameter.requires_grad:

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chainrule.nn.linear import Projection, is_lone_row, times
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_times_is_the_matrix_product_with_and_without_a_gradient(rows: int, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, 5, generator=random, dtype=dtype)
+    matrix = torch.randn(5, 9, generator=random, dtype=dtype)
+    expected = torch.einsum("nd,do->no", x, matrix)
+    torch.testing.assert_close(times(x, matrix), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(times(x, matrix), expected)
+        torch.testing.assert_close(times(x, matrix[:, :4]), expected[:, :4])  # rows that do not touch
+    with torch.inference_mode():
+        torch.testing.assert_close(times(x, matrix), expected)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_projection_of_a_single_row_is_that_of_the_row_in_a_batch(bias: bool) -> None:
+    torch.manual_seed(0)
+    projection = Projection(4, 6, bias=bias)
+    with torch.no_grad():
+        for parameter in projection.parameters():
+            parameter.normal_()
+    x = torch.randn(3, 4)
+    together = projection(x)
+    with torch.no_grad():
+        alone = torch.cat([projection(row[None]) for row in x])
+    torch.testing.assert_close(alone, together)
+
+
+def test_a_gradient_never_goes_the_way_that_has_none() -> None:
+    projection = Projection(4, 6, bias=True)
+    torch.nn.init.ones_(projection.weight)
+    x = torch.ones(1, 4, requires_grad=True)
+    assert not is_lone_row(x)
+    projection(x).sum().backward()
+    assert x.grad is not None
+    assert projection.weight.grad is not None
+
+
+def test_half_precision_stays_with_torch() -> None:
+    x, matrix = torch.ones(1, 4, dtype=torch.bfloat16), torch.ones(4, 2, dtype=torch.bfloat16)
+    with torch.no_grad():
+        assert times(x, matrix).dtype == torch.bfloat16
