@@ -61,13 +61,13 @@ class TrainConfig(Settings):
     epochs: float | None = Field(None, gt=0, description="budget: passes over the training data")
     minutes: float | None = Field(None, gt=0, description="budget: minutes of wall-clock time")
 
-    batch_tokens: int = Field(4096, ge=1, description="tokens in one optimizer step")
+    batch_tokens: int = Field(2048, ge=1, description="tokens in one optimizer step")
     segment: int | None = Field(None, ge=1, description="tokens in one row; none: the model's own")
     accumulate: int = Field(1, ge=1, description="pieces that one batch is computed in; the result is the same")
 
     optimizer: Literal["muon", "adamw"] = Field("muon", description="muon: matrices by Muon, the rest by AdamW")
-    learning_rate: float = Field(0.003, gt=0, description="peak, for AdamW's share")
-    muon_learning_rate: float = Field(0.02, gt=0, description="peak, for Muon's share")
+    learning_rate: float = Field(0.004, gt=0, description="peak, for AdamW's share")
+    muon_learning_rate: float = Field(0.025, gt=0, description="peak, for Muon's share")
     weight_decay: float = Field(0.1, ge=0, description="decoupled, on matrices only")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's two decay rates")
     clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0: no clipping")

@@ -79,7 +79,7 @@ def test_an_unknown_family(chainrule: Command, text_file: Path, tmp_path: Path) 
         ("modle.width=64", ["modle", "'model'"]),
         ("model.width=wide", ["model.width", "wide"]),
         ("model.layers=0", ["model.layers", "0"]),
-        ("model.width=130", ["not divisible by heads 4"]),
+        ("model.width=131", ["not divisible by heads 2"]),
         ("train.warmup=1.5", ["train.warmup", "1.5"]),
         ("train.learning_rate=-1", ["train.learning_rate", "-1"]),
         ("nonsense", ["KEY=VALUE"]),

@@ -170,8 +170,8 @@ def test_the_default_has_about_1_2_million_parameters_without_embeddings() -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"width": 130}, "width 130 is not divisible by heads 4; try 128 or 132"),
-        ({"width": 3}, "width 3 is not divisible by heads 4; try 4"),
+        ({"width": 130, "heads": 4}, "width 130 is not divisible by heads 4; try 128 or 132"),
+        ({"width": 3, "heads": 4}, "width 3 is not divisible by heads 4; try 4"),
         ({"width": 12}, "heads of width 3 cannot be rotated"),
         ({"bos": 11}, "bos 11 is not a token of a vocabulary of 11"),
         ({"layer": 3}, "did you mean 'layers'?"),

@@ -25,7 +25,9 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
+from chainrule.nn.alone import Row
 from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place
 from chainrule.nn.linear import Projection, times
 from chainrule.nn.norms import LayerNorm, normalised
@@ -39,7 +41,7 @@ class GPTConfig(ModelConfig):
     layout: Literal["modern", "gpt2"] = Field("modern", description="gpt2: can be exported to Hugging Face")
     layers: int = Field(6, ge=1, description="blocks of attention and MLP")
     width: int = Field(128, ge=1, description="size of a hidden vector")
-    heads: int = Field(4, ge=1, description="attention heads in a block")
+    heads: int = Field(2, ge=1, description="attention heads in a block")
     context: int = Field(256, ge=1, description="the longest sequence that the model can read")
     multiple: int = Field(4, ge=1, description="size of the MLP's hidden layer, in widths")
     dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings, attention and residual branches")
@@ -137,6 +139,8 @@ class GPT(NeuralModel):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         keys, values, positions = cast(GPTState, state)
+        if alone.can_go_alone(tokens, keys[0]) and not self.training:
+            return self._advance_alone(tokens, cast(GPTState, state))
         here = place(positions, tokens.shape[1])
         self.require_room(here.end)
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
@@ -144,6 +148,17 @@ class GPT(NeuralModel):
         attends = [CachedAttention(k, v, here) for k, v in zip(keys, values, strict=True)]
         hidden = self.trunk.read(self.tokens.embed(tokens), here.where, attends)
         return Advance(hidden, GPTState(keys, values, positions + tokens.shape[1]))
+
+    def _advance_alone(self, token: Tensor, state: GPTState) -> Advance:
+        """The same for one token of one text: this is what writing to a terminal consists of."""
+        position = int(state.positions)
+        self.require_room(position + 1)
+        caches = [
+            alone.Cache(alone.array(keys)[0], alone.array(values)[0], position)
+            for keys, values in zip(state.keys, state.values, strict=True)
+        ]
+        hidden = self.trunk.step(alone.array(self.tokens.embed(token))[0, 0], caches)
+        return Advance(torch.from_numpy(hidden)[None, None], state._replace(positions=state.positions + 1))
 
 
 class Tokens(nn.Module, ABC):
@@ -201,6 +216,10 @@ class Trunk(nn.Module, ABC):
     def read(self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend]) -> Tensor:
         """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D); each block attends in its own way."""
 
+    @abstractmethod
+    def step(self, embedded: Row, caches: Sequence[alone.Cache]) -> Row:
+        """One token of one row, (D,) to (D,), without dropout; a cache for each block."""
+
 
 class ModernTrunk(Trunk):
     def __init__(self, config: GPTConfig) -> None:
@@ -216,6 +235,14 @@ class ModernTrunk(Trunk):
         for block, attend in zip(self.blocks, attends, strict=True):
             x = block(x, rows, rotate, attend)
         return normalised(x).view_as(embedded)
+
+    def step(self, embedded: Row, caches: Sequence[alone.Cache]) -> Row:
+        position = caches[0].position
+        turn = alone.Turn(alone.array(self.rotary.cosine)[position], alone.array(self.rotary.sine)[position])
+        x = alone.normalised(embedded)
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x = cast(ModernBlock, block).step(x, turn, cache)
+        return alone.normalised(x)
 
 
 class ModernBlock(nn.Module):
@@ -243,6 +270,13 @@ class ModernBlock(nn.Module):
         value = projected[:, :, 2].transpose(1, 2)
         return attend(query, key, value).transpose(1, 2).reshape(x.shape)
 
+    def step(self, x: Row, turn: alone.Turn, cache: alone.Cache) -> Row:
+        """`forward` for a single token."""
+        projected = alone.project(alone.normalised(x), self.query_key_value).reshape(3, self.heads, -1)
+        query, key = turn(alone.normalised(projected[:2]))  # (H, D/H) each
+        x = x + alone.project(cache.attend(query, key, projected[2]), self.attention_out)
+        return x + alone.project(alone.squared_relu(alone.project(alone.normalised(x), self.mlp_in)), self.mlp_out)
+
 
 class GPT2Trunk(Trunk):
     def __init__(self, config: GPTConfig) -> None:
@@ -260,6 +294,12 @@ class GPT2Trunk(Trunk):
         for block, attend in zip(self.blocks, attends, strict=True):
             x = block(x, rows, attend)
         return cast(Tensor, self.norm(x)).view_as(embedded)
+
+    def step(self, embedded: Row, caches: Sequence[alone.Cache]) -> Row:
+        x = embedded + alone.array(self.positions)[caches[0].position]
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x = cast(GPT2Block, block).step(x, cache)
+        return alone.layer_normalised(x, self.norm)
 
 
 class GPT2Block(nn.Module):
@@ -287,6 +327,13 @@ class GPT2Block(nn.Module):
         projected = self.query_key_value(x).view(rows, -1, 3, self.heads, x.shape[1] // self.heads)
         query, key, value = projected.transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
         return attend(query, key, value).transpose(1, 2).reshape(x.shape)
+
+    def step(self, x: Row, cache: alone.Cache) -> Row:
+        """`forward` for a single token."""
+        projected = alone.project(alone.layer_normalised(x, self.attention_norm), self.query_key_value)
+        x = x + alone.project(cache.attend(*projected.reshape(3, self.heads, -1)), self.attention_out)
+        inner = alone.gelu(alone.project(alone.layer_normalised(x, self.mlp_norm), self.mlp_in))
+        return x + alone.project(inner, self.mlp_out)
 
 
 def dropped(x: Tensor, rate: float) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ class RecurrentConfig(ModelConfig):
     tied: bool = Field(True, description="the readout uses the embeddings as its weights")
     dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, between layers and before the readout")
     recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of recurrent weights dropped per segment")
-    segment: int = Field(64, ge=1, description="tokens that gradients flow back through in truncated training")
+    segment: int = Field(48, ge=1, description="tokens that gradients flow back through in truncated training")
 
 
 class Recurrent(NeuralModel):
@@ -43,6 +43,7 @@ class Recurrent(NeuralModel):
 
     Config = RecurrentConfig
     task = "language"
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1024}  # many small steps: a lane reads its text only once
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:

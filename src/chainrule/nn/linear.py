@@ -10,7 +10,10 @@ EXACT = (torch.float32, torch.float64)
 
 
 class Projection(nn.Module):
-    """A linear map whose matrix is stored (in, out), the way a product with a single row reads it fastest."""
+    """A linear map whose matrix is stored (in, out), the way that a product with a single row reads it fastest.
+
+    Such products are made in `alone`.
+    """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
@@ -19,17 +22,14 @@ class Projection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in) to (N, out)."""
-        if self.bias is None:
-            return times(x, self.weight)
-        return times(x, self.weight) + self.bias if is_lone_row(x) else torch.addmm(self.bias, x, self.weight)
+        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
 
 
 def times(x: Tensor, matrix: Tensor) -> Tensor:
     """(N, D) @ (D, O).
 
     A product with a single row reads the matrix once and hardly computes, so its speed is that of memory. NumPy's
-    BLAS comes nearer to that than torch's, 1.4 to 1.8 times as fast on one core (`benchmarks/matvec.py`), and decoding
-    one text at a time is made of such products.
+    BLAS comes nearer to that than torch's, 1.4 to 1.8 times as fast on one core (`benchmarks/matvec.py`).
     """
     if is_lone_row(x) and x.dtype == matrix.dtype:
         return torch.from_numpy(np.dot(x.numpy()[0], matrix.detach().numpy()))[None]
