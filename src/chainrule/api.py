@@ -14,7 +14,8 @@ from chainrule.data.batching import Documents, Feed, Lanes, Windows
 from chainrule.data.corpus import Corpus, Prepared, prepare
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.evaluation.likelihood import protocol_for, score
-from chainrule.models import build, family
+from chainrule.models import build
+from chainrule.models import family as family_named
 from chainrule.models.base import CountModel, NeuralModel
 from chainrule.objectives import Likelihood, Objective, SmoothedLikelihood
 from chainrule.runs import Run, choose_device, load
@@ -67,13 +68,15 @@ def train(
         "data": {"train": data, "valid": valid, "valid_fraction": valid_fraction},
         "train": {"minutes": minutes, "steps": steps, "epochs": epochs, "tokens": tokens},
     }
-    values = combine(family, config, settings, words, overrides)
+    values = combine(read_toml(Path(config)) if config is not None else {}, settings or {}, words, overrides)
     folder = RunFolder(Path(out) if out is not None else _new_folder(family))
     resumed = resume and folder.exists
     if resumed:
         wanted = continued(folder.config(), values)
     else:
-        wanted = RunConfig.parse(values)
+        if "train" not in values.get("data", {}):
+            raise ConfigError("no data was given; name a file, a folder, builtin:prose or hub:NAME with --data")
+        wanted = RunConfig.parse(_over(recipe(family), values))
         folder.require_free()
     keep_freed_memory()
     if wanted.threads is not None:
@@ -119,22 +122,16 @@ def train(
 
 
 def combine(
-    name: str,
-    file: str | Path | None,
-    settings: Mapping[str, Any] | None,
-    words: Mapping[str, Any],
-    overrides: Sequence[str],
+    file: Mapping[str, Any], settings: Mapping[str, Any], words: Mapping[str, Any], overrides: Sequence[str]
 ) -> dict[str, Any]:
-    """All settings in one tree; see `train` for which wins."""
-    kind = family(name)
-    recipe: dict[str, Any] = {"train": dict(kind.recipe)} if issubclass(kind, NeuralModel) else {}
-    values: dict[str, Any] = recipe
-    for layer in (read_toml(Path(file)) if file is not None else {}, settings or {}, _given(words)):
-        values = _over(values, layer)
-    values = apply_overrides(values, overrides)
-    if "train" not in values.get("data", {}):
-        raise ConfigError("no data was given; name a file, a folder, builtin:prose or hub:NAME with --data")
-    return values
+    """All that the user has said, in one tree; see `train` for which wins."""
+    return apply_overrides(_over(_over(file, settings), _given(words)), overrides)
+
+
+def recipe(name: str) -> dict[str, Any]:
+    """What a family says where the user says nothing."""
+    kind = family_named(name)
+    return {"train": dict(kind.recipe)} if issubclass(kind, NeuralModel) else {}
 
 
 def _over(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +152,10 @@ def _given(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def continued(stored: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """The stored settings; only the budget, the device and the threads may change from one sitting to the next."""
+    """The stored settings, which need not be said again.
+
+    Only the budget, the device and the threads may change from one sitting to the next.
+    """
     merged = RunConfig.parse(_over(stored.model_dump(exclude_none=True), values))
     free: dict[str, Any] = {"train": {*BUDGETS, "save_every", "log_every", "patience"}, "device": True, "threads": True}
     before, after = (config.model_dump(exclude=free) for config in (stored, merged))

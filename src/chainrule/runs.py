@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +63,13 @@ class Run:
         return result
 
     def keep_score(self, result: Score, corpus: Corpus, name: str, *, split: str | None = None) -> None:
-        """Add a line to scores.jsonl: the numbers, their protocol, and which data they are about."""
-        about = {"data": name, "split": split, "fingerprint": corpus.fingerprint}
-        self.folder.append("scores.jsonl", {**about, **result.model_dump(mode="json")})
+        """Add a line to scores.jsonl: the numbers, their protocol, and which data they are about.
+
+        A run that may be read but not written, someone else's say, can still be scored.
+        """
+        if os.access(self.path, os.W_OK):
+            about = {"data": name, "split": split, "fingerprint": corpus.fingerprint}
+            self.folder.append("scores.jsonl", {**about, **result.model_dump(mode="json")})
 
     def token_scores(
         self, text: str | None = None, *, data: str | None = None, stride: int | None = None, alternatives: int = 5

@@ -45,6 +45,15 @@ def test_models_lists_name_task_and_summary(chainrule: Command) -> None:
     assert "Kneser" in chainrule("models").out
 
 
+def test_models_shows_what_can_be_set(chainrule: Command) -> None:
+    rows = {row["setting"]: row for row in json.loads(chainrule("models", "recurrent", "--json").out)}
+    assert rows["model.cell"]["default"] == "lstm"
+    assert rows["train.batch_tokens"]["default"] == 1024  # the family's own
+    assert "data.unit" in rows
+    assert "model.layout" in chainrule("models", "gpt").out
+    assert chainrule("models", "gtp").code == 2
+
+
 def test_train_prints_the_validation_score_as_json(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
     words = ("--tokenizer", "bytes", "--valid-fraction", "0.2", "--seed", "3", "--json")
     outcome = chainrule("train", "ngram", "--data", text_file, "--out", tmp_path / "run", *words)

@@ -98,6 +98,15 @@ def test_a_longer_budget_continues_a_finished_run(text_file: Path, tmp_path: Pat
     assert (more.outcome.step, more.outcome.reason) == (9, "budget")
 
 
+def test_a_resumed_run_needs_to_be_told_nothing_twice(text_file: Path, tmp_path: Path) -> None:
+    settings = {"model": SMALL["recurrent"], "train": SETTINGS}  # other than the family's own recipe
+    chainrule.train("recurrent", data=str(text_file), out=tmp_path / "run", steps=3, settings=settings)
+    run = chainrule.train("recurrent", out=tmp_path / "run", steps=5, resume=True)
+    assert run.config.train.batch_tokens == SETTINGS["batch_tokens"]
+    assert run.outcome is not None
+    assert run.outcome.step == 5
+
+
 def test_a_resumed_run_keeps_its_settings(text_file: Path, tmp_path: Path) -> None:
     common = {"data": str(text_file), "out": tmp_path / "run", "steps": 2}
     chainrule.train("gpt", settings={"model": SMALL["gpt"]}, **common)
