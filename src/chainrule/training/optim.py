@@ -75,16 +75,17 @@ def build_optimizers(model: NeuralModel, config: TrainConfig) -> list[Optimizer]
     """AdamW for everything, or Muon for the hidden matrices and AdamW for the rest.
 
     Tables with a vector per token (embeddings, readouts) are not maps between hidden vectors: each meets its own
-    few gradients, so Muon's equal treatment of directions does not suit them. Vectors never decay.
+    few gradients, so Muon's equal treatment of directions does not suit them; and they do not decay, since a rare token's
+    vector would fade between the few times that it is met. Neither do vectors that belong to no matrix.
     """
     tables = {id(table) for table in model.tables()}
     matrices, decayed, plain = [], [], []
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.ndim < 2:
+        if parameter.ndim < 2 or id(parameter) in tables:
             plain.append(parameter)
-        elif config.optimizer == "muon" and parameter.ndim == 2 and id(parameter) not in tables:
+        elif config.optimizer == "muon" and parameter.ndim == 2:
             matrices.append(parameter)
         else:
             decayed.append(parameter)
