@@ -25,6 +25,8 @@ format: .venv/ready-dev
 
 bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/memory.py --threads 2
+	$(BIN)/python benchmarks/matvec.py --threads 1
 	$(BIN)/python benchmarks/gpt.py --threads 1
 	$(BIN)/python benchmarks/recurrent.py --threads 1
 

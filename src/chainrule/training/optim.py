@@ -74,9 +74,9 @@ def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
 def build_optimizers(model: NeuralModel, config: TrainConfig) -> list[Optimizer]:
     """AdamW for everything, or Muon for the hidden matrices and AdamW for the rest.
 
-    Tables with a vector per token (embeddings, readouts) are not maps between hidden vectors: each meets its own
-    few gradients, so Muon's equal treatment of directions does not suit them; and they do not decay, since a rare token's
-    vector would fade between the few times that it is met. Neither do vectors that belong to no matrix.
+    Tables with a vector per token (embeddings, readouts) are not maps between hidden vectors: each vector meets its
+    own few gradients, so Muon's equal treatment of directions does not suit them. Nor do they decay: a rare token's
+    vector would fade between the few times that it is met. Biases and scales do not decay either.
     """
     tables = {id(table) for table in model.tables()}
     matrices, decayed, plain = [], [], []
