@@ -25,11 +25,11 @@ def metrics(out: Path) -> list[dict[str, Any]]:
 
 
 def test_training_lowers_the_loss_and_says_so(text_file: Path, tmp_path: Path) -> None:
-    run = train(text_file, tmp_path / "run", steps=80)
+    run = train(text_file, tmp_path / "run", steps=150)
     losses = [line["loss"] for line in metrics(run.path) if "loss" in line]
-    assert losses[-1] < 0.75 * losses[0]
-    assert run.outcome.step == 80
-    assert run.outcome.tokens == 80 * 128
+    assert sum(losses[-10:]) / 10 < 0.7 * losses[0]
+    assert run.outcome.step == 150
+    assert run.outcome.tokens == 150 * 128
 
 
 def test_one_seed_gives_one_model_and_another_seed_another(text_file: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bits(family: str, text_
     assert done.returncode == 0, done.stderr
     assert kills >= 1
     assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    last = "state/step-000000060/tensors.safetensors"
+    last = "state/step-000000060-end/tensors.safetensors"
     assert (killed / last).read_bytes() == (whole / last).read_bytes()
     assert records(killed) == records(whole)
 

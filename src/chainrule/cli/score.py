@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -72,19 +74,14 @@ def score(
     print_table(score_rows(result))
 
 
-class _bar:  # noqa: N801 - used as a function
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[float], None]]:
     """A progress bar on stderr that leaves no trace."""
+    from rich.progress import Progress
 
-    def __enter__(self) -> Any:
-        from rich.progress import Progress
-
-        self.bar = Progress(console=errors, transient=True)
-        self.bar.start()
-        task = self.bar.add_task("scoring", total=1.0)
-        return lambda share: self.bar.update(task, completed=share)
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+    with Progress(console=errors, transient=True) as bar:
+        task = bar.add_task("scoring", total=1.0)
+        yield lambda share: bar.update(task, completed=share)
 
 
 def _plain(run: Run, token: TokenScore) -> dict[str, Any]:

@@ -117,9 +117,9 @@ class RunFolder:
 
     # State
 
-    def write_state(self, step: int, snapshot: Snapshot) -> None:
-        """Store a snapshot, then drop the ones before it."""
-        folder = self.path / "state" / f"step-{step:09d}"
+    def write_state(self, step: int, snapshot: Snapshot, *, end: bool = False) -> None:
+        """Store a snapshot, then drop the ones before it. What the end of a run adds to a step has its own name."""
+        folder = self.path / "state" / (f"step-{step:09d}-end" if end else f"step-{step:09d}")
         with self.explained():
             if not folder.is_dir():
                 with whole_folder(folder) as temporary:
@@ -143,7 +143,7 @@ class RunFolder:
     def last_step(self) -> int | None:
         """The step of the last saved state."""
         folders = self._states()
-        return int(folders[-1].name.removeprefix("step-")) if folders else None
+        return int(folders[-1].name.split("-")[1]) if folders else None
 
     def _states(self) -> list[Path]:
         return sorted((self.path / "state").glob("step-*"))

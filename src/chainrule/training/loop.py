@@ -28,6 +28,7 @@ from chainrule.training.schedule import Budget, Spent, rate
 SECONDS_BETWEEN_STATES = 60.0
 VALIDATIONS = 10  # in a run whose settings do not say otherwise
 LOG_LINES = 100
+LARGEST = 1e9  # nats; stands for infinity in records, which JSON cannot spell
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Counters:
     index: int = 0
     best: float = math.inf
     best_step: int = 0
+    validated: int = 0  # step of the last validation
     stale: int = 0  # validations since the best one
     validations: int = 0
     log_lines: int = 0
@@ -108,12 +110,11 @@ class Trainer:
                     if requests.stop:
                         reason = "stopped"
                         break
-                if reason == "budget" and self.at.best_step != self.at.step:
+                # A run that was stopped before its first validation must leave a model that can be used, too.
+                if self.at.validated != self.at.step and (reason != "stopped" or self.at.best == math.inf):
                     self._validation()
                 self.at.finished = reason != "stopped"
-                if not (self.folder.path / "model.safetensors").is_file():
-                    self._validation()  # stopped before the first one: leave a model that can be used
-                self._save()
+                self._save(end=True)
         finally:
             self.reporter.end()
             self.recorder.close()
@@ -203,9 +204,11 @@ class Trainer:
         self.model.eval()
         with self._averaged():
             value = self.validate()
-            better = value < self.at.best
-            if better or not (self.folder.path / "model.safetensors").is_file():
+            value = value if math.isfinite(value) else math.inf
+            better = value < self.at.best or self.at.best == math.inf
+            if better:
                 self.folder.write_weights(self.model)
+        self.at.validated = self.at.step
         if better:
             self.at.best, self.at.best_step, self.at.stale = value, self.at.step, 0
         else:
@@ -214,8 +217,8 @@ class Trainer:
             "step": self.at.step,
             "tokens": self.at.tokens,
             "seconds": round(self.at.seconds, 3),
-            "valid_nats_per_token": value,
-            "valid_bits_per_byte": value / math.log(2) / self.bytes_per_token,
+            "valid_nats_per_token": min(value, LARGEST),
+            "valid_bits_per_byte": min(value, LARGEST) / math.log(2) / self.bytes_per_token,
         }
         self.recorder.write(record)
         self.reporter.validated(record)
@@ -238,8 +241,8 @@ class Trainer:
 
     # Saving and going on
 
-    def _save(self) -> None:
-        self.folder.write_state(self.at.step, self.snapshot())
+    def _save(self, *, end: bool = False) -> None:
+        self.folder.write_state(self.at.step, self.snapshot(), end=end)
         self.saved = time.monotonic()
 
     def snapshot(self) -> Snapshot:
