@@ -68,7 +68,7 @@ class TrainConfig(Settings):
     optimizer: Literal["muon", "adamw"] = Field("muon", description="muon: matrices by Muon, the rest by AdamW")
     learning_rate: float = Field(0.004, gt=0, description="peak, for AdamW's share")
     muon_learning_rate: float = Field(0.025, gt=0, description="peak, for Muon's share")
-    weight_decay: float = Field(0.1, ge=0, description="decoupled, on hidden matrices only")
+    weight_decay: float = Field(0.1, ge=0, description="decoupled, on matrices only")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's two decay rates")
     clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0: no clipping")
     schedule: Literal["cosine", "linear", "wsd", "constant"] = Field("linear", description="after the warm-up")

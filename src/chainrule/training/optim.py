@@ -75,17 +75,16 @@ def build_optimizers(model: NeuralModel, config: TrainConfig) -> list[Optimizer]
     """AdamW for everything, or Muon for the hidden matrices and AdamW for the rest.
 
     Tables with a vector per token (embeddings, readouts) are not maps between hidden vectors: each vector meets its
-    own few gradients, so Muon's equal treatment of directions does not suit them. Nor do they decay: a rare token's
-    vector would fade between the few times that it is met. Biases and scales do not decay either.
+    own few gradients, so Muon's equal treatment of directions does not suit them. Biases and scales do not decay.
     """
     tables = {id(table) for table in model.tables()}
     matrices, decayed, plain = [], [], []
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.ndim < 2 or id(parameter) in tables:
+        if parameter.ndim < 2:
             plain.append(parameter)
-        elif config.optimizer == "muon" and parameter.ndim == 2:
+        elif config.optimizer == "muon" and parameter.ndim == 2 and id(parameter) not in tables:
             matrices.append(parameter)
         else:
             decayed.append(parameter)
