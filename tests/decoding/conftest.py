@@ -24,6 +24,10 @@ class TinyGRU(NeuralModel):
         self.cell = nn.GRUCell(self.width, self.width)
         self.head = nn.Linear(self.width, vocabulary)
 
+    def tables(self):
+        yield self.embedding.weight
+        yield self.head.weight
+
     def initial(self, source, batch_size):
         if source is None:
             return self.head.weight.new_zeros(batch_size, self.width)

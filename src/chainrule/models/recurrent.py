@@ -24,7 +24,7 @@ class RecurrentConfig(ModelConfig):
     layers: int = Field(2, ge=1, description="recurrent layers, one on top of the other")
     width: int = Field(256, ge=1, description="width of the embeddings and of every layer")
     tied: bool = Field(True, description="the readout uses the embeddings as its weights")
-    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, between layers and before the readout")
+    dropout: float = Field(0.1, ge=0, lt=1, description="on embeddings, between layers and before the readout")
     recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of recurrent weights dropped per segment")
     segment: int = Field(48, ge=1, description="tokens that gradients flow back through in truncated training")
 
@@ -43,7 +43,8 @@ class Recurrent(NeuralModel):
 
     Config = RecurrentConfig
     task = "language"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1024}  # many small steps: a lane reads its text only once
+    # Many small steps, and smaller ones than a Transformer takes: here an error in a matrix acts on every time step.
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1024, "learning_rate": 0.003, "muon_learning_rate": 0.018}
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
