@@ -48,7 +48,7 @@ def test_models_lists_name_task_and_summary(chainrule: Command) -> None:
 def test_models_shows_what_can_be_set(chainrule: Command) -> None:
     rows = {row["setting"]: row for row in json.loads(chainrule("models", "recurrent", "--json").out)}
     assert rows["model.cell"]["default"] == "lstm"
-    assert rows["train.batch_tokens"]["default"] == 1024  # the family's own
+    assert rows["train.batch_tokens"]["default"] == 512  # the family's own
     assert "data.unit" in rows
     assert "model.layout" in chainrule("models", "gpt").out
     assert chainrule("models", "gtp").code == 2

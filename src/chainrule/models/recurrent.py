@@ -26,7 +26,7 @@ class RecurrentConfig(ModelConfig):
     tied: bool = Field(True, description="the readout uses the embeddings as its weights")
     dropout: float = Field(0.1, ge=0, lt=1, description="on embeddings, between layers and before the readout")
     recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of recurrent weights dropped per segment")
-    segment: int = Field(48, ge=1, description="tokens that gradients flow back through in truncated training")
+    segment: int = Field(32, ge=1, description="tokens that gradients flow back through in truncated training")
 
 
 class Recurrent(NeuralModel):
@@ -44,7 +44,7 @@ class Recurrent(NeuralModel):
     Config = RecurrentConfig
     task = "language"
     # Many small steps, and smaller ones than a Transformer takes: here an error in a matrix acts on every time step.
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1024, "learning_rate": 0.003, "muon_learning_rate": 0.018}
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 512, "learning_rate": 0.002, "muon_learning_rate": 0.015}
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
