@@ -44,7 +44,13 @@ class Recurrent(NeuralModel):
     Config = RecurrentConfig
     task = "language"
     # Many small steps, and smaller ones than a Transformer takes: here an error in a matrix acts on every time step.
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 512, "learning_rate": 0.002, "muon_learning_rate": 0.015}
+    # No decay: nothing is normalised, so shrinking a weight changes what the cell and the readout can say.
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "batch_tokens": 512,
+        "learning_rate": 0.002,
+        "muon_learning_rate": 0.01,
+        "weight_decay": 0.0,
+    }
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
