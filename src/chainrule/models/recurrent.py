@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.models.base import Advance, NeuralModel, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
+from chainrule.nn.norms import normalised
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
 from chainrule.types import Batch, Sequences, State
 
@@ -34,7 +35,7 @@ class Recurrent(NeuralModel):
 
     With e_t the embedding of the token read at t (BOS first), D the width and L layers,
 
-        h⁰_t = √D e_t,    hˡ_t = cellˡ(hˡ⁻¹_t, stateˡ_{t−1}),    P(x_{t+1} | x_≤t) = softmax(E hᴸ_t + b)
+        h⁰_t = √D e_t / ‖e_t‖,    hˡ_t = cellˡ(hˡ⁻¹_t, stateˡ_{t−1}),    P(x_{t+1} | x_≤t) = softmax(E hᴸ_t + b)
 
     where E holds the same embeddings if they are tied (Press & Wolf, 2017; Inan et al., 2017). In training, dropout
     masks stay the same over a segment (Gal & Ghahramani, 2016) and gradients are cut where the caller detaches the
@@ -88,9 +89,9 @@ class Recurrent(NeuralModel):
         return tuple(layer.initial(batch_size) for layer in self._stack)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
-        # (K, B, D): time first, so that a step is one block. Rows that suit a readout (norm 1) are faint as inputs;
-        # scaled to variance 1 they are learned from sooner.
-        values = self.dropout(self.embedding(tokens.t()) * self.config.width**0.5)
+        # (K, B, D): time first, so that a step is one block. A tied row grows long as a readout of its token; as an
+        # input it must not, or it saturates the gates. Only its direction is read.
+        values = self.dropout(normalised(self.embedding(tokens.t())))
         after = []
         for layer, before in zip(self._stack, cast(tuple[LayerState, ...], state), strict=True):
             values, layer_state = layer(values, before)
