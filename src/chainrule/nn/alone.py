@@ -1,7 +1,7 @@
 """One token of one text, in NumPy.
 
 Writing a single text, a model does hundreds of operations on a few hundred numbers for every token, and torch spends
-more time on dispatching them than on doing them. A call to NumPy costs about a third, and its BLAS reads a matrix
+more time on dispatching them than on doing them. A call to NumPy costs less, and its BLAS reads a matrix
 from memory faster (see `linear.times`). Here are the single-row twins of what `linear`, `norms`, `activations`,
 `positions` and `attention` do for batches; `tests/nn/test_alone.py` compares each with its twin.
 

@@ -29,7 +29,7 @@ def times(x: Tensor, matrix: Tensor) -> Tensor:
     """(N, D) @ (D, O).
 
     A product with a single row reads the matrix once and hardly computes, so its speed is that of memory. NumPy's
-    BLAS comes nearer to that than torch's, 1.4 to 1.8 times as fast on one core (`benchmarks/matvec.py`).
+    BLAS comes nearer to that than torch's, 1.1 to 1.7 times as fast in runs on one core (`benchmarks/matvec.py`).
     """
     if is_lone_row(x) and x.dtype == matrix.dtype:
         return torch.from_numpy(np.dot(x.numpy()[0], matrix.detach().numpy()))[None]
