@@ -43,7 +43,12 @@ class DataConfig(Settings):
     train: str = Field(description="a path, folder, glob, '-', builtin:NAME or hub:NAME[:CONFIG[:SPLIT]]")
     valid: str | None = Field(None, description="validation data, in the same forms")
     test: str | None = Field(None, description="test data, scored once when training has ended")
-    valid_fraction: float = Field(0.1, gt=0, lt=1, description="share cut from the end when `valid` is not given")
+    test_fraction: float | None = Field(
+        None, gt=0, lt=1, description="share cut from the end as test data when `test` is not given"
+    )
+    valid_fraction: float = Field(
+        0.1, gt=0, lt=1, description="share cut from the end, before any test data, when `valid` is not given"
+    )
     field: str = Field("text", description="the field of a JSON or Parquet record that holds the text")
     unit: Literal["auto", "stream", "documents"] = Field(
         "auto", description="one long text, or one sequence a line or record; auto: records are documents"
@@ -51,6 +56,13 @@ class DataConfig(Settings):
     unicode: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = Field("none", description="Unicode normal form")
     squeeze_spaces: bool = Field(False, description="runs of spaces and tabs become one space")
     strip_ends: bool = Field(False, description="white space at the ends of lines is dropped")
+
+    def named(self, split: str) -> str:
+        """What a reader should know the validation or test data by."""
+        if split == "test":
+            return self.test or f"the last {self.test_fraction:g} of {self.train}"
+        cut = "" if self.test or self.test_fraction is None else f", before the last {self.test_fraction:g}"
+        return self.valid or f"the last {self.valid_fraction:g} of {self.train}{cut}"
 
 
 class TrainConfig(Settings):
@@ -77,6 +89,10 @@ class TrainConfig(Settings):
     floor: float = Field(0.0, ge=0, le=1, description="share of the peak rate left at the end")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of the running mean of weights; 0: none")
 
+    objective: Literal["likelihood", "nce", "sampled"] = Field(
+        "likelihood", description="nce and sampled: against words drawn as noise, for large vocabularies"
+    )
+    noise: int = Field(1024, ge=1, description="words drawn in a step, where the objective draws some")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability mass spread over the vocabulary")
     validate_every: int | None = Field(None, ge=1, description="steps between validations; none: 10 in a run")
     validate_tokens: int = Field(16384, ge=1, description="validation tokens used while training")
@@ -93,6 +109,15 @@ class TrainConfig(Settings):
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both given; a run has one budget")
+        return self
+
+    @model_validator(mode="after")
+    def _smoothing_needs_the_whole_vocabulary(self) -> Self:
+        if self.label_smoothing and self.objective != "likelihood":
+            raise ValueError(
+                f"label_smoothing {self.label_smoothing:g} spreads mass over all words, and objective "
+                f"{self.objective!r} looks at a few; set label_smoothing=0, or objective=likelihood"
+            )
         return self
 
 

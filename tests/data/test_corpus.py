@@ -248,9 +248,19 @@ def test_a_stream_is_split_by_characters(path, source):
 def test_documents_are_split_by_count(tmp_path, source):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"document {n}"}) + "\n" for n in range(10)))
     records = source(tmp_path / "a.jsonl")
-    assert split(records, 0.2) == ((0, 8), (8, 10))
-    assert split(records, 0.9) == ((0, 1), (1, 10))
+    assert split(records, 0.2) == [(0, 8), (8, 10)]
+    assert split(records, 0.9) == [(0, 1), (1, 10)]
     assert list(records.pieces(Part(8, 10))) == ["document 8", "document 9"]
+
+
+def test_test_data_is_the_very_end_and_validation_data_the_end_of_what_is_left(tmp_path):
+    (tmp_path / "a.txt").write_text("a" * 72 + "b" * 8 + "c" * 20)
+    settings = {"train": str(tmp_path / "a.txt"), "test_fraction": 0.2, "valid_fraction": 0.1}
+    prepared = prepare(DataConfig(**settings), "bytes")
+    decoded = [prepared.tokenizer.decode(part.tokens.tolist()) for part in prepared[1:4]]
+    assert decoded == ["a" * 72, "b" * 8, "c" * 20]
+    given = prepare(DataConfig(**settings, valid=str(tmp_path / "a.txt")), "bytes")
+    assert [len(part) for part in given[1:4]] == [80, 100, 20]
 
 
 def test_too_little_to_split_is_an_error(tmp_path, source):

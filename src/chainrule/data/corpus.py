@@ -27,6 +27,7 @@ Report = Callable[[str, int, int], None]
 """Called with the stage, what is done, and the total (see `counting.Progress`)."""
 
 BUFFER = 1 << 20  # tokens that are held before they are written
+COUNTED = 1 << 22  # tokens that are counted at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,13 @@ class Corpus:
     @property
     def bytes_per_token(self) -> float:
         return self.bytes / len(self.tokens)
+
+    def counts(self, vocabulary: int) -> npt.NDArray[np.int64]:
+        """How often each token stands here; the corpus need not fit into memory."""
+        counts = np.zeros(vocabulary, dtype=np.int64)
+        for begin in range(0, len(self), COUNTED):
+            counts += np.bincount(self.tokens[begin : begin + COUNTED], minlength=vocabulary)
+        return counts
 
     @classmethod
     def build(
@@ -203,8 +211,9 @@ def prepare(
 
     The second time everything is in the cache.
 
-    Validation data is `config.valid`, or what comes with the training data, or the end of it. What `auto` makes of
-    the training data, a stream or documents, holds for all parts.
+    Validation data is `config.valid`, or what comes with the training data, or the end of it; test data is
+    `config.test`, or the end of the training data where `config.test_fraction` asks for it. What `auto` makes of the
+    training data, a stream or documents, holds for all parts.
     """
 
     def stage(name: str) -> Progress | None:
@@ -219,17 +228,25 @@ def prepare(
         if other is not None:
             warnings += [*other.warnings, *_shared(train, other, role)]
 
-    train_part = valid_part = None
+    cuts: dict[str, float] = {}  # what is cut from the end of the training data, the very end first
+    if test is None and config.test_fraction is not None:
+        cuts["test"], test = config.test_fraction, train
     if valid is None:
-        train_part, valid_part = split(train, config.valid_fraction, cache=cache, progress=stage("counting"))
-        valid = train
+        cuts["validation"], valid = config.valid_fraction, train
+    parts: dict[str, Part] = {}
+    if cuts:
+        found = split(train, *cuts.values(), names=list(cuts), cache=cache, progress=stage("counting"))
+        parts = dict(zip(("training", *reversed(cuts)), found, strict=True))
+    train_part = parts.get("training")
     if tokenizer is None:
         tokenizer = _tokenizer(tokenizer_spec, train, train_part, cache, stage("tokenizer"))
     return Prepared(
         tokenizer,
         Corpus.build(train, tokenizer, train_part, cache=cache, progress=stage("training data")),
-        Corpus.build(valid, tokenizer, valid_part, cache=cache, progress=stage("validation data")),
-        None if test is None else Corpus.build(test, tokenizer, cache=cache, progress=stage("test data")),
+        Corpus.build(valid, tokenizer, parts.get("validation"), cache=cache, progress=stage("validation data")),
+        None
+        if test is None
+        else Corpus.build(test, tokenizer, parts.get("test"), cache=cache, progress=stage("test data")),
         tuple(dict.fromkeys(warnings)),
     )
 

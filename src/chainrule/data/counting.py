@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -43,14 +43,26 @@ def count(source: Source, *, cache: Path | None = None, progress: Progress | Non
 
 
 def split(
-    source: Source, fraction: float, *, cache: Path | None = None, progress: Progress | None = None
-) -> tuple[Part, Part]:
-    """The beginning of a source, and the last `fraction` of its characters or documents."""
-    total = count(source, cache=cache, progress=progress)
-    end = int(total * (1 - Fraction(str(fraction))))  # exact, where 1 - 0.9 in floating point is less than 0.1
-    if not 0 < end < total:
-        what = "characters" if source.unit == "stream" else "documents"
-        raise DataError(
-            f"{source.spec!r} has {total} {what}: too few to cut off {fraction:g} for validation; give validation data"
-        )
-    return Part(0, end), Part(end, total)
+    source: Source,
+    *fractions: float,
+    names: Sequence[str] = ("validation",),
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> list[Part]:
+    """Cut shares from the end of a source, one after the other: what is left, then the parts in the order of the text.
+
+    Each fraction is a share of what the ones before it have left, by characters of a stream or else by documents; the
+    first one takes the very end. `names` say what the parts are for.
+    """
+    end = count(source, cache=cache, progress=progress)
+    parts: list[Part] = []
+    for fraction, name in zip(fractions, names, strict=True):
+        begin = int(end * (1 - Fraction(str(fraction))))  # exact, where 1 - 0.9 in floating point is less than 0.1
+        if not 0 < begin < end:
+            what = "characters" if source.unit == "stream" else "documents"
+            raise DataError(
+                f"{source.spec!r} has {end} {what}: too few to cut off {fraction:g} for {name}; give {name} data"
+            )
+        parts.insert(0, Part(begin, end))
+        end = begin
+    return [Part(0, end), *parts]

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -96,7 +97,39 @@ def protocol_for(
     )
 
 
+class Surprisals(NamedTuple):
+    """What every scored token cost, in the order of the text: the evidence behind a score."""
+
+    nats: npt.NDArray[np.float32]  # (N,)
+    hits: npt.NDArray[np.bool_]  # (N,) whether the token was the model's first choice
+    protocol: Protocol
+
+
 @torch.inference_mode()
+def surprisals(
+    model: AutoregressiveModel,
+    corpus: Corpus,
+    protocol: Protocol | None = None,
+    *,
+    progress: Callable[[float], None] | None = None,
+) -> Surprisals:
+    """Read a corpus. The model should be in evaluation mode."""
+    protocol = protocol or protocol_for(model, corpus)
+    expected = min(len(corpus), protocol.tokens or len(corpus))
+    nats, hits = np.zeros(expected, np.float32), np.zeros(expected, np.bool_)
+    count = 0
+    for where, targets, logits in predictions(model, corpus, protocol):
+        places = where.numpy()
+        nats[places] = F.cross_entropy(logits, targets, reduction="none").float().cpu().numpy()
+        hits[places] = (logits.argmax(-1) == targets).cpu().numpy()
+        count += len(places)
+        if progress is not None:
+            progress(count / expected)
+    if not count:
+        raise DataError("there is nothing to score: the text has no tokens; give a longer one")
+    return Surprisals(nats, hits, protocol)
+
+
 def score(
     model: AutoregressiveModel,
     corpus: Corpus,
@@ -105,30 +138,24 @@ def score(
     progress: Callable[[float], None] | None = None,
 ) -> Score:
     """Score a corpus. The model should be in evaluation mode."""
-    protocol = protocol or protocol_for(model, corpus)
-    total, correct, count = 0.0, 0, 0
-    expected = min(len(corpus), protocol.tokens or len(corpus))
-    for where, targets, logits in predictions(model, corpus, protocol):
-        losses = F.cross_entropy(logits, targets, reduction="none")
-        total += float(losses.double().sum())
-        correct += int((logits.argmax(-1) == targets).sum())
-        count += len(where)
-        if progress is not None:
-            progress(count / expected)
-    if not count:
-        raise DataError("there is nothing to score: the text has no tokens; give a longer one")
+    return summarise(surprisals(model, corpus, protocol, progress=progress), corpus)
+
+
+def summarise(found: Surprisals, corpus: Corpus) -> Score:
+    """The numbers that a reader wants."""
+    total, count = float(found.nats.sum(dtype=np.float64)), len(found.nats)
     share = count / len(corpus)
     return Score(
         nats_per_token=total / count,
         bits_per_byte=total / math.log(2) / max(1, corpus.bytes * share),
         perplexity=_exp(total / count),
         word_perplexity=_exp(total / max(1, corpus.words * share)),
-        accuracy=correct / count,
+        accuracy=float(found.hits.mean()),
         tokens=count,
         bytes=round(corpus.bytes * share),
         words=round(corpus.words * share),
         unknown=round(corpus.unknown * share),
-        protocol=protocol,
+        protocol=found.protocol,
     )
 
 
