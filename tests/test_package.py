@@ -19,7 +19,7 @@ def python(code: str) -> str:
 
 
 def test_public_names() -> None:
-    assert set(dir(chainrule)) == {"Run", "check_model", "load", "train", "__version__"}
+    assert set(dir(chainrule)) == {"Run", "check_model", "load", "mix", "train", "__version__"}
     for name in dir(chainrule):
         assert getattr(chainrule, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'trian'"):

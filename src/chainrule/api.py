@@ -9,15 +9,26 @@ from typing import Any
 
 import torch
 
+from chainrule.compose import build
+from chainrule.compose import kind as kind_named
+from chainrule.compose.composite import reads_backwards
+from chainrule.compose.reverse import turned_corpus
 from chainrule.config import BUDGETS, RunConfig, TrainConfig, apply_overrides, read_toml
 from chainrule.data.batching import Documents, Feed, Lanes, Windows
 from chainrule.data.corpus import Corpus, Prepared, prepare
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.evaluation.likelihood import protocol_for, score
-from chainrule.models import build
-from chainrule.models import family as family_named
 from chainrule.models.base import CountModel, NeuralModel
-from chainrule.objectives import Likelihood, Objective, SmoothedLikelihood
+from chainrule.objectives import (
+    Likelihood,
+    Noise,
+    NoiseContrastive,
+    NoiseObjective,
+    Objective,
+    SampledSoftmax,
+    SmoothedLikelihood,
+    tabled,
+)
 from chainrule.runs import Run, choose_device, load
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
@@ -50,15 +61,19 @@ def train(
     settings: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
+    scored: bool = True,
     reporter: Reporter | None = None,
 ) -> Run:
     """Train a model of a family on data of your own; the words are those of `chainrule train`.
 
     What has no word of its own is in `settings`, nested as in a config file: {"model": {"width": 256}, "train":
     {"batch_tokens": 8192}}, or in `overrides`: ["model.width=256"]. Later words win: the family's recipe, the config
-    file, `settings`, the words above, `overrides`.
+    file, `settings`, the words above, `overrides`. When training has ended, the validation and test data are scored,
+    unless `scored` is false.
     """
     reporter = reporter or Reporter()
+    if not issubclass(kind_named(family), CountModel | NeuralModel):
+        raise TrainingError(f"a {family} is put together from trained runs; make it with: chainrule mix RUN1 RUN2 …")
     words = {
         "family": family,
         "tokenizer": tokenizer,
@@ -100,6 +115,8 @@ def train(
         }
     )
     model = model.to(place)
+    if reads_backwards(model):
+        prepared = _turned(prepared)
     outcome = None
     if isinstance(model, CountModel):
         folder.lay_out(complete, prepared.tokenizer)
@@ -112,11 +129,9 @@ def train(
             trainer.restore(saved)
         outcome = trainer.run()
         folder.read_weights(model)
-    else:
-        raise TrainingError(f"{family!r} can neither count nor follow gradients, so it cannot be trained")
     run = Run(folder, complete, prepared.tokenizer, model.eval(), outcome)
-    if outcome is None or outcome.reason != "stopped":
-        _score_splits(run, prepared, reporter)
+    if scored and (outcome is None or outcome.reason != "stopped"):
+        score_splits(run, prepared.valid, prepared.test, reporter)
     folder.write_card(run.card())
     return run
 
@@ -130,7 +145,7 @@ def combine(
 
 def recipe(name: str) -> dict[str, Any]:
     """What a family says where the user says nothing."""
-    kind = family_named(name)
+    kind = kind_named(name)
     return {"train": dict(kind.recipe)} if issubclass(kind, NeuralModel) else {}
 
 
@@ -190,9 +205,9 @@ def _trainer(
     """Choose how the data is fed: by documents, by windows where a model has a context, else by lanes."""
     settings = config.train
     corpus = prepared.train
-    objective: Objective = Likelihood()
-    if settings.label_smoothing:
-        objective = SmoothedLikelihood(settings.label_smoothing)
+    unigrams = Noise(corpus.counts(model.vocabulary))
+    model.expect(unigrams.levels)
+    objective = _objective(settings, unigrams, model)
     length = settings.segment or model.segment
     rows = max(1, settings.batch_tokens // length)
     feed: Feed[Any]
@@ -223,6 +238,16 @@ def _trainer(
     )
 
 
+NOISE_OBJECTIVES: dict[str, type[NoiseObjective]] = {"nce": NoiseContrastive, "sampled": SampledSoftmax}
+
+
+def _objective(settings: TrainConfig, unigrams: Noise, model: NeuralModel) -> Objective:
+    if settings.objective in NOISE_OBJECTIVES:
+        tabled(model)  # refused before anything is written
+        return NOISE_OBJECTIVES[settings.objective](unigrams, settings.noise)
+    return SmoothedLikelihood(settings.label_smoothing) if settings.label_smoothing else Likelihood()
+
+
 def _half(settings: TrainConfig, model: NeuralModel) -> bool:
     """bfloat16 where it is asked for, or where the device has hardware for it."""
     if settings.precision == "auto":
@@ -238,12 +263,17 @@ def _validate(model: NeuralModel, corpus: Corpus, settings: TrainConfig) -> floa
     return score(model, corpus, protocol).nats_per_token
 
 
-def _score_splits(run: Run, prepared: Prepared, reporter: Reporter) -> None:
+def _turned(prepared: Prepared) -> Prepared:
+    return prepared._replace(
+        train=turned_corpus(prepared.train),
+        valid=turned_corpus(prepared.valid),
+        test=None if prepared.test is None else turned_corpus(prepared.test),
+    )
+
+
+def score_splits(run: Run, valid: Corpus, test: Corpus | None, reporter: Reporter) -> None:
     """The numbers that the card shows: whole splits, by the usual protocol."""
-    for split, corpus, name in (
-        ("validation", prepared.valid, run.config.data.valid),
-        ("test", prepared.test, run.config.data.test),
-    ):
+    for split, corpus in (("validation", valid), ("test", test)):
         if corpus is None:
             continue
         reporter.begin(f"scoring the {split} data")
@@ -251,5 +281,4 @@ def _score_splits(run: Run, prepared: Prepared, reporter: Reporter) -> None:
             result = score(run.model, corpus, progress=lambda share: reporter.update(share, {}))
         finally:
             reporter.end()
-        name = name or f"the last {run.config.data.valid_fraction:g} of {run.config.data.train}"
-        run.keep_score(result, corpus, name, split=split)
+        run.keep_score(result, corpus, run.config.data.named(split), split=split)

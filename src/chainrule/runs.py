@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 
 import torch
 
+from chainrule.compose import build
+from chainrule.compose.composite import reads_backwards
+from chainrule.compose.reverse import turned_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus, encode_file
 from chainrule.decoding import Generation, Sampling, beam_search, stream
 from chainrule.errors import ConfigError, DecodingError
 from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
 from chainrule.evaluation.verify import Finding, verify
-from chainrule.models import build
-from chainrule.models.base import AutoregressiveModel
+from chainrule.models.base import AutoregressiveModel, CountModel
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.loop import Outcome
@@ -77,7 +79,8 @@ class Run:
         """Each token's surprisal and what the model expected instead."""
         corpus, _ = self.corpus(text, data)
         protocol = protocol_for(self.model, corpus, stride=stride)
-        return token_scores(self.model, corpus, protocol, alternatives=alternatives)
+        found = token_scores(self.model, corpus, protocol, alternatives=alternatives)
+        return found[::-1] if reads_backwards(self.model) else found
 
     def corpus(self, text: str | None, data: str | None) -> tuple[Corpus, str]:
         """What to score, and what to call it."""
@@ -85,9 +88,11 @@ class Run:
             raise ConfigError("give either a text or data to score, and not both")
         if text is not None:
             unit = self.config.data.unit
-            return Corpus.of_text(text, self.tokenizer, unit="documents" if unit == "documents" else "stream"), "text"
-        assert data is not None
-        return encode_file(self.config.data, self.tokenizer, data), data
+            corpus = Corpus.of_text(text, self.tokenizer, unit="documents" if unit == "documents" else "stream")
+        else:
+            assert data is not None
+            corpus = encode_file(self.config.data, self.tokenizer, data)
+        return turned_corpus(corpus) if reads_backwards(self.model) else corpus, data or "text"
 
     # What comes next?
 
@@ -167,7 +172,12 @@ class Run:
     def _show(
         self, ids: list[int], done: Text | None, shown: int, show: Callable[[str], None], stop: Sequence[str]
     ) -> int:
-        """Print what is certain: not half a character, and not what may yet become a stop string."""
+        """Print what is certain: not half a character, and not what may yet become a stop string.
+
+        A text that is written from its end is certain when it is done.
+        """
+        if done is None and reads_backwards(self.model):
+            return shown
         text = done.text if done is not None else self.tokenizer.decode(ids)
         end = len(text)
         if done is None:
@@ -190,12 +200,19 @@ class Run:
                 f"the prompt holds what the vocabulary lacks, in {named}; "
                 "leave it out, or let it be read as <unk> with --allow-unknown"
             )
-        return ids
+        return self._in_reading_order(ids)
 
     def _text(self, generation: Generation, stop: Sequence[str]) -> Text:
-        text = self.tokenizer.decode(generation.ids)
-        cuts = [text.index(one) for one in stop if one in text]
-        return Text(text[: min(cuts)] if cuts else text, generation.log_prob, len(generation.ids), generation.finished)
+        text = self.tokenizer.decode(self._in_reading_order(generation.ids))
+        if reads_backwards(self.model):
+            text = text[max((text.rindex(one) + len(one) for one in stop if one in text), default=0) :]
+        else:
+            text = text[: min((text.index(one) for one in stop if one in text), default=len(text))]
+        return Text(text, generation.log_prob, len(generation.ids), generation.finished)
+
+    def _in_reading_order(self, ids: list[int]) -> list[int]:
+        """From the order of the text to that of the model, or back."""
+        return ids[::-1] if reads_backwards(self.model) else ids
 
     def _stopper(self, stop: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
         if not stop:
@@ -204,7 +221,7 @@ class Run:
 
         def done(ids: Sequence[int]) -> bool:
             # A token is at least a byte, a character at most four: the tail is long enough for any stop string.
-            tail = self.tokenizer.decode(ids[-4 * longest - 4 :])
+            tail = self.tokenizer.decode(self._in_reading_order(list(ids[-4 * longest - 4 :])))
             return any(one in tail for one in stop)
 
         return done
@@ -272,9 +289,9 @@ FIGURES = ("nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "
 
 
 def parameters(model: torch.nn.Module) -> int:
-    """Learned numbers: weights of a network, probabilities of a table."""
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    return weights or sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
+    """Learned numbers: weights of networks, probabilities of tables."""
+    tables = [buffer for part in model.modules() if isinstance(part, CountModel) for buffer in part.buffers()]
+    return sum(x.numel() for x in (*model.parameters(), *tables) if x.is_floating_point())
 
 
 def load(path: str | Path, *, device: str = "auto", checkpoint: str = "best") -> Run:

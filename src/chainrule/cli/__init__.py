@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from chainrule.cli import export, generate, importing, info, models, score, train, verify
+from chainrule.cli import compare, export, generate, importing, info, mix, models, score, train, verify
 from chainrule.cli.options import errors
 from chainrule.errors import ChainruleError
 
@@ -26,8 +26,10 @@ words. A first run, with no data of your own:
     chainrule generate runs/first --prompt "The "
 """,
 )
+app.command("compare")(compare.compare)
 app.command("models")(models.models)
 app.command("train")(train.train)
+app.command("mix")(mix.mix)
 app.command("score")(score.score)
 app.command("generate")(generate.generate)
 app.command("verify")(verify.verify)

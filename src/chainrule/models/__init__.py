@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from chainrule.errors import ConfigError, nearest
+from chainrule.models.attentive_conv import AttentiveConv
 from chainrule.models.base import AutoregressiveModel
+from chainrule.models.causal_conv import CausalConv
+from chainrule.models.finite_memory import FiniteMemory
 from chainrule.models.gpt import GPT
 from chainrule.models.ngram import NGram
 from chainrule.models.recurrent import Recurrent
+from chainrule.models.self_regressive import SelfRegressive
 
 FAMILIES: dict[str, type[AutoregressiveModel]] = {
     "ngram": NGram,
+    "finite_memory": FiniteMemory,
     "recurrent": Recurrent,
+    "self_regressive": SelfRegressive,
+    "causal_conv": CausalConv,
+    "attentive_conv": AttentiveConv,
     "gpt": GPT,
 }
 

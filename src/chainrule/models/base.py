@@ -3,6 +3,7 @@
 DensityModel                how likely is this sequence?
 └── AutoregressiveModel     ... and what comes next, token by token?
     ├── NeuralModel         logits = readout(hidden), trained by gradients
+    │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few tokens cost only those
     └── Recomputed          any model without its cache: the slow reference for the fast paths
 CountModel                  beside one of them: trained by counting instead of gradients
 
@@ -115,7 +116,7 @@ class Advance(NamedTuple):
 class NeuralModel(AutoregressiveModel):
     """A model whose predictions are a readout of hidden vectors.
 
-    The split lets an objective touch only some rows of the vocabulary, and lets a loss skip padded positions.
+    The split lets a loss skip padded positions, and lets a `TabledReadout` touch only some rows of the vocabulary.
     """
 
     @property
@@ -134,6 +135,14 @@ class NeuralModel(AutoregressiveModel):
     @abstractmethod
     def tables(self) -> Iterator[nn.Parameter]:
         """The parameters with a vector per token or position, embeddings and readouts; optimizers treat them apart."""
+
+    @abstractmethod
+    def expect(self, log_frequencies: Tensor) -> None:
+        """Let a new model begin by predicting these frequencies of tokens (V,), up to a constant, whatever it reads.
+
+        They can be counted in a moment, where learning them one small step at a time takes most of a short training.
+        A family whose readout has no bias begins without.
+        """
 
     @abstractmethod
     def hidden(self, batch: Batch) -> Tensor:
@@ -166,6 +175,54 @@ class NeuralModel(AutoregressiveModel):
     def extend(self, tokens: Tensor, state: State) -> Step:
         hidden, state = self.advance(tokens, state)
         return Step(self.readout(hidden), state)
+
+
+class Table(NamedTuple):
+    """The weights of a linear readout."""
+
+    weight: Tensor  # (R, D) with R ≥ V: rows past the vocabulary, such as BOS, are never read out
+    bias: Tensor | None = None  # (V,)
+
+
+class Scores(NamedTuple):
+    """Logits of some tokens only."""
+
+    own: Tensor  # (N,) each row's own token
+    shared: Tensor  # (N, M) tokens that all rows share
+
+
+class TabledReadout(NeuralModel):
+    """A neural model whose logits are W h + b: a vector and perhaps a bias for each token.
+
+    What a sampled objective needs follows from the table alone. A family defines `readout_table` and has its readout
+    for free; it may still write its own where that is faster.
+    """
+
+    @abstractmethod
+    def readout_table(self) -> Table:
+        """W and b, as parameters or views of parameters."""
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        weight, bias = self.readout_table()
+        return F.linear(hidden, weight[: self.vocabulary], bias)
+
+    @torch.no_grad()
+    def expect(self, log_frequencies: Tensor) -> None:
+        bias = self.readout_table().bias
+        if bias is not None:
+            bias.copy_(log_frequencies)
+
+    @final
+    def scores(self, hidden: Tensor, own: Tensor, shared: Tensor) -> Scores:
+        """Logits of hidden vectors (N, D) for a token of their own (N,) and for tokens of all (M,)."""
+        weight, bias = self.readout_table()
+        ids = torch.cat([own, shared])  # looked up at once, because each look-up has a gradient as large as the table
+        own_rows, shared_rows = F.embedding(ids, weight).tensor_split([len(own)])
+        scores = Scores(torch.linalg.vecdot(hidden, own_rows), hidden @ shared_rows.t())
+        if bias is None:
+            return scores
+        own_bias, shared_bias = bias[ids].tensor_split([len(own)])
+        return Scores(scores.own + own_bias, scores.shared + shared_bias)
 
 
 def shift_right(ids: Tensor, bos: int) -> Tensor:

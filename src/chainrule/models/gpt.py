@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.models.base import Advance, Table, TabledReadout, readable, shift_right
 from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
@@ -94,7 +94,7 @@ class GPTState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class GPT(NeuralModel):
+class GPT(TabledReadout):
     """Transformer decoder: modern recipe, or the GPT-2 layout that Hugging Face reads and writes."""
 
     Config = GPTConfig
@@ -105,6 +105,8 @@ class GPT(NeuralModel):
         super().__init__(config)
         self.tokens = TiedTokens(config) if config.shares_embeddings else UntiedTokens(config)
         self.trunk = ModernTrunk(config) if config.layout == "modern" else GPT2Trunk(config)
+        # GPT-2 has none. It lets a model begin with the frequencies of the tokens instead of learning them first.
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.layout == "modern" else None
 
     @property
     def bos(self) -> int:
@@ -126,8 +128,12 @@ class GPT(NeuralModel):
         attention = CausalAttention(self.config.dropout if self.training else 0.0)
         return self.trunk.read(self.tokens.embed(inputs), slice(0, length), [attention] * self.config.layers)
 
+    def readout_table(self) -> Table:
+        return Table(self.tokens.matrix.t(), self.bias)
+
     def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden.flatten(0, -2)).view(*hidden.shape[:-1], -1)
+        logits = self.tokens.readout(hidden.flatten(0, -2)).view(*hidden.shape[:-1], -1)
+        return logits if self.bias is None else logits + self.bias
 
     def initial(self, source: Sequences | None, batch_size: int) -> GPTState:
         config = self.config
@@ -164,7 +170,7 @@ class GPT(NeuralModel):
 class Tokens(nn.Module, ABC):
     """Between token ids and vectors, both ways."""
 
-    matrix: nn.Parameter  # (D, V) the readout, stored as a `Projection` is
+    matrix: nn.Parameter  # (D, R) the readout, stored as a `Projection` is, R ≥ V
 
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.models.base import Advance, Table, TabledReadout, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.norms import normalised
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
@@ -30,7 +29,7 @@ class RecurrentConfig(ModelConfig):
     segment: int = Field(32, ge=1, description="tokens that gradients flow back through in truncated training")
 
 
-class Recurrent(NeuralModel):
+class Recurrent(TabledReadout):
     """RNN, LSTM and GRU language models: a fixed-size memory carried through the text, in six kinds of cell.
 
     With e_t the embedding of the token read at t (BOS first), D the width and L layers,
@@ -44,12 +43,13 @@ class Recurrent(NeuralModel):
 
     Config = RecurrentConfig
     task = "language"
-    # Many small steps, and smaller ones than a Transformer takes: here an error in a matrix acts on every time step.
-    # No decay: nothing is normalised, so shrinking a weight changes what the cell and the readout can say.
+    # Many small steps. AdamW, because here an error in a matrix acts on every time step, and Muon's steps are large
+    # whatever the gradient. No decay: nothing is normalised, so shrinking a weight changes what a cell can say.
     recipe: ClassVar[Mapping[str, Any]] = {
+        "optimizer": "adamw",
         "batch_tokens": 512,
-        "learning_rate": 0.002,
-        "muon_learning_rate": 0.01,
+        "learning_rate": 0.003,
+        "betas": (0.9, 0.999),
         "weight_decay": 0.0,
     }
     config: RecurrentConfig
@@ -81,9 +81,9 @@ class Recurrent(NeuralModel):
         tokens = shift_right(readable(batch.target), bos=self.bos)
         return self.advance(tokens, self.initial(None, tokens.shape[0])).hidden
 
-    def readout(self, hidden: Tensor) -> Tensor:
-        weight = self.embedding.weight[:-1] if self.readout_weight is None else self.readout_weight
-        return F.linear(hidden, weight, self.readout_bias)
+    def readout_table(self) -> Table:
+        weight = self.embedding.weight if self.readout_weight is None else self.readout_weight
+        return Table(weight, self.readout_bias)
 
     def initial(self, source: Sequences | None, batch_size: int) -> State:
         return tuple(layer.initial(batch_size) for layer in self._stack)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from chainrule.models import FAMILIES, build
+from chainrule.compose import COMPOSITES, build
+from chainrule.models import FAMILIES
 from chainrule.models.base import AutoregressiveModel, CountModel
 from chainrule.types import Sequences
 
@@ -15,9 +16,25 @@ VOCABULARY = 5
 
 TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ngram": {"": {"order": 3}},
+    "finite_memory": {
+        "markov": {"memory": 1, "layers": 1, "width": 6},
+        "several": {"memory": 3, "layers": 2, "width": 6},
+        "tied": {"memory": 3, "layers": 2, "width": 6, "tied": True},
+    },
     "recurrent": {
         cell: {"cell": cell, "layers": 2, "width": 6}
         for cell in ("rnn", "lstm", "lstm_peephole", "lstm_coupled", "gru", "gru_input_reset")
+    },
+    "self_regressive": {
+        "whole vocabulary": {"width": 6},
+        "likeliest words": {"width": 6, "candidates": 2},
+    },
+    "causal_conv": {
+        name: {"layers": 3, "width": 6, "kernel": 3, "cycle": 2, "tied": name == "tied"} for name in ("untied", "tied")
+    },
+    "attentive_conv": {
+        name: {"layers": 2, "width": 8, "kernel": 3, "heads": 2, "context": 16, "tied": name == "tied"}
+        for name in ("untied", "tied")
     },
     "gpt": {
         layout: {"layout": layout, "layers": 2, "width": 8, "heads": 2, "context": 16} for layout in ("modern", "gpt2")
@@ -25,20 +42,51 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }
 """family -> variant -> settings; a variant is a choice that changes the equations."""
 
+_PARTS = (
+    {"family": "ngram", "order": 3},
+    {"family": "gpt", "layers": 1, "width": 8, "heads": 2, "context": 5},
+    {"family": "recurrent", "layers": 1, "width": 6},
+)
+
+COMPOSED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "mixture": {
+        **{gate: {"gate": gate, "parts": _PARTS} for gate in ("fixed", "learned", "context")},
+        "nested": {"parts": ({"family": "ensemble", "parts": _PARTS}, _PARTS[0])},
+    },
+    "ensemble": {gate: {"gate": gate, "parts": _PARTS} for gate in ("fixed", "learned", "context")},
+    "reverse": {"": {"model": {"family": "gpt", **TINY["gpt"]["modern"]}}},
+    "sliding": {
+        "half": {"model": _PARTS[1]},
+        "no overlap": {"model": _PARTS[1], "overlap": 0},
+        "all but one": {"model": _PARTS[1], "overlap": 4},
+    },
+    "recall": {
+        "short": {"model": _PARTS[2], "memory": 3},
+        "long": {"model": _PARTS[2], "memory": 40},
+    },
+}
+"""composite -> variant -> settings. The context is short, so that sliding happens within a check."""
+
 
 def variants() -> list[tuple[str, str]]:
     """Every (family, variant); a family that is missing here is an error, not an omission."""
     return [(name, variant) for name in FAMILIES for variant in TINY[name]]
 
 
+def composed_variants() -> list[tuple[str, str]]:
+    """Every (composite, variant)."""
+    return [(name, variant) for name in COMPOSITES for variant in COMPOSED[name]]
+
+
 def tiny_model(name: str, variant: str = "", *, seed: int = 0, vocabulary: int = VOCABULARY) -> AutoregressiveModel:
     """A model with random weights, or random counts; call it under a default dtype of float64 for exact checks."""
     torch.manual_seed(seed)
-    variant = variant or next(iter(TINY[name]))
-    model = build(name, {"vocabulary": vocabulary, **TINY[name][variant]})
-    if isinstance(model, CountModel):
-        model.observe(Sequences.full(torch.randint(vocabulary, (3, 40))))
-        model.estimate()
+    forms = (COMPOSED if name in COMPOSED else TINY)[name]
+    model = build(name, {"vocabulary": vocabulary, **forms[variant or next(iter(forms))]})
+    for part in model.modules():
+        if isinstance(part, CountModel):
+            part.observe(Sequences.full(torch.randint(vocabulary, (3, 40))))
+            part.estimate()
     with torch.no_grad():
         for parameter in model.parameters():  # away from zero and from symmetry, so that every path is exercised
             parameter.add_(torch.randn_like(parameter), alpha=0.3)

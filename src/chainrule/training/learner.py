@@ -12,14 +12,16 @@ from torch import Tensor
 
 from chainrule.data.batching import Segment
 from chainrule.models.base import NeuralModel
-from chainrule.objectives import Objective
+from chainrule.objectives import Objective, Reporting
 from chainrule.types import Batch, Sequences, State, detach, map_state, merge, select, tensors
+
+REPORTED_ROWS = 256  # hidden vectors that the figures of an objective are taken from
 
 
 class Loss(NamedTuple):
     """A loss and the number of predictions that it sums over."""
 
-    total: float  # nats
+    total: float  # nats, where the objective measures surprisal
     tokens: int
 
 
@@ -44,6 +46,19 @@ class Learner(ABC):
     def gradient(self, batch: Batch | Segment) -> Loss:
         """Compute the loss and add its gradient."""
 
+    @final
+    @torch.no_grad()
+    def figures(self, batch: Batch | Segment) -> dict[str, float]:
+        """What the objective tells of the model as it is, on a batch that follows those it has learnt from."""
+        if not isinstance(self.objective, Reporting):
+            return {}
+        with self.precision():
+            return self.objective.figures(self.model, self.look(batch)[:REPORTED_ROWS])
+
+    @abstractmethod
+    def look(self, batch: Batch | Segment) -> Tensor:
+        """Hidden vectors (N, D) of the predictions of a batch; the learner stays as it was."""
+
     @abstractmethod
     def memory(self) -> list[Tensor]:
         """What must be saved, beside weights and optimizer, to go on exactly."""
@@ -57,8 +72,8 @@ class Learner(ABC):
             return contextlib.nullcontext()
         return torch.autocast(self.model.device.type, dtype=torch.bfloat16)
 
-    def _backward(self, hidden: Tensor, targets: Tensor, tokens: int) -> float:
-        loss = self.objective(self.model, hidden, targets)
+    def _backward(self, objective: Objective, hidden: Tensor, targets: Tensor, tokens: int) -> float:
+        loss = objective(self.model, hidden, targets)
         (loss / tokens).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
@@ -71,13 +86,19 @@ class WholeSequences(Learner):
         assert isinstance(batch, Batch)
         batch = batch.to(self.model.device)
         tokens = int(batch.target.lengths.sum())
+        objective = self.objective.drawn()
         total = 0.0
         for piece in _cut(batch, self.pieces):
             with self.precision():
                 hidden = self.hidden(piece)  # (B, T, D)
                 real = piece.target.mask
-                total += self._backward(hidden[real], piece.target.ids[real], tokens)
+                total += self._backward(objective, hidden[real], piece.target.ids[real], tokens)
         return Loss(total, tokens)
+
+    def look(self, batch: Batch | Segment) -> Tensor:
+        assert isinstance(batch, Batch)
+        batch = batch.to(self.model.device)
+        return self.hidden(batch)[batch.target.mask]
 
     def memory(self) -> list[Tensor]:
         return []
@@ -100,15 +121,23 @@ class CarriedSegments(Learner):
         inputs, targets = batch.inputs.to(device), batch.targets.to(device)
         if batch.fresh or self.state is None:
             self.state = self._beginning(len(inputs))
+        objective = self.objective.drawn()
         total = 0.0
         states = []
         for rows in torch.arange(len(inputs), device=device).chunk(self.pieces):
             with self.precision():
                 hidden, state = self.advance(inputs[rows], select(self.state, rows))
-                total += self._backward(hidden.flatten(0, 1), targets[rows].flatten(), targets.numel())
+                total += self._backward(objective, hidden.flatten(0, 1), targets[rows].flatten(), targets.numel())
             states.append(detach(state))
         self.state = merge(states) if len(states) > 1 else states[0]
         return Loss(total, targets.numel())
+
+    def look(self, batch: Batch | Segment) -> Tensor:
+        assert isinstance(batch, Segment)
+        inputs = batch.inputs.to(self.model.device)
+        before = self._beginning(len(inputs)) if batch.fresh or self.state is None else self.state
+        state: State = map_state(torch.clone, before)  # reading may use it up
+        return self.advance(inputs, state).hidden.flatten(0, 1)
 
     def memory(self) -> list[Tensor]:
         return [] if self.state is None else [tensor.clone().contiguous() for tensor in tensors(self.state)]

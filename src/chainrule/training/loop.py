@@ -46,7 +46,7 @@ class Counters:
     stale: int = 0  # validations since the best one
     validations: int = 0
     log_lines: int = 0
-    loss_total: float = 0.0  # nats since the last log line
+    loss_total: float = 0.0  # since the last log line
     loss_tokens: int = 0
     finished: bool = False
 
@@ -189,12 +189,10 @@ class Trainer:
         at = self.at
         elapsed = time.monotonic() - self.logged
         loss = at.loss_total / at.loss_tokens
-        return {
-            "step": at.step,
-            "tokens": at.tokens,
-            "seconds": round(at.seconds, 3),
-            "loss": loss,
-            "bits_per_byte": loss / math.log(2) / self.bytes_per_token,
+        record: Record = {"step": at.step, "tokens": at.tokens, "seconds": round(at.seconds, 3), "loss": loss}
+        if self.learner.objective.measures_surprisal:
+            record["bits_per_byte"] = loss / math.log(2) / self.bytes_per_token
+        return record | {
             "tokens_per_second": at.loss_tokens / elapsed if elapsed > 0 else 0.0,
             "rate": rate(self.config, progress),
         }
@@ -204,6 +202,7 @@ class Trainer:
         self.model.eval()
         with self._averaged():
             value = self.validate()
+            figures = self.learner.figures(self.feed.batch(self.at.position))
             value = value if math.isfinite(value) else math.inf
             better = value < self.at.best or self.at.best == math.inf
             if better:
@@ -219,6 +218,7 @@ class Trainer:
             "seconds": round(self.at.seconds, 3),
             "valid_nats_per_token": min(value, LARGEST),
             "valid_bits_per_byte": min(value, LARGEST) / math.log(2) / self.bytes_per_token,
+            **figures,
         }
         self.recorder.write(record)
         self.reporter.validated(record)

@@ -1,0 +1,233 @@
+"""`report.html`: one file that shows all that a comparison found, and needs nothing else to be read.
+
+The page carries its own style and script, and a content security policy by which it can load nothing and run no other
+script: the held-out text and the samples in it are data of the user's. Everything is there without JavaScript; with
+it, the reader can choose which model colours the text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from chainrule.comparison import figures
+from chainrule.comparison.charts import (
+    NARROW,
+    WIDE,
+    Chart,
+    Looks,
+    budget_lines,
+    frontier,
+    learning_curves,
+    looks,
+)
+from chainrule.comparison.results import Analysis, BudgetCurve, Excerpt, Results, Row
+from chainrule.comparison.tables import HeatTable, heat_table, leaderboard
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SURPRISE = (1, 2, 3, 5, 8, 12)
+"""Bits at which the colour of a token changes; the same steps as `chainrule score --per-token`."""
+ADVANTAGE = (0.5, 1.5, 4)
+"""Bits between two models at which the colour of their difference changes, either way."""
+
+
+def render(results: Results) -> str:
+    """The whole page."""
+    rows, analysis = results.rows, results.analysis
+    look = looks(row.name for row in rows)
+    return _page(
+        "report.html.j2",
+        results=results,
+        look=look,
+        headline=_headline(rows),
+        key_figures=_key_figures(rows),
+        leaderboard=leaderboard(rows),
+        learning=_learning(rows, look),
+        frontier=_frontier(rows, look),
+        mixtures=[row for row in rows if row.parts],
+        heat_tables=_heat_tables(analysis, rows) if analysis else [],
+        passages=_passages(analysis.excerpts) if analysis else [],
+        protocol=_lines(results.protocol),
+    )
+
+
+def render_curve(curve: BudgetCurve) -> str:
+    """The page of a comparison at several budgets."""
+    look = looks(curve.bits_per_byte)
+    wide, narrow = replace(WIDE, height=480), replace(NARROW, height=380)
+    return _page(
+        "curve.html.j2",
+        curve=curve,
+        look=look,
+        charts=_both(budget_lines(curve, look, wide), budget_lines(curve, look, narrow)),
+    )
+
+
+class Variant(NamedTuple):
+    """A chart, and the class by which the style sheet shows it or not."""
+
+    chart: Chart
+    shown: str
+
+
+def _both(wide: Chart, narrow: Chart, extra: str = "") -> list[Variant]:
+    """Text in a drawing shrinks with it, so small screens get a drawing of their own."""
+    return [Variant(wide, f"wide {extra}".strip()), Variant(narrow, f"narrow {extra}".strip())]
+
+
+def _learning(rows: Sequence[Row], look: Looks) -> list[Variant]:
+    if not any(row.kind == "family" and row.seconds > 0 for row in rows):
+        return []
+    return [
+        variant
+        for log, extra in ((True, "log"), (False, "linear"))
+        for variant in _both(
+            learning_curves(rows, look, WIDE, log=log), learning_curves(rows, look, NARROW, log=log), extra
+        )
+    ]
+
+
+def _frontier(rows: Sequence[Row], look: Looks) -> list[Variant]:
+    if not any(row.decode_tokens_per_second > 0 for row in rows):
+        return []
+    wide = replace(WIDE, right=NARROW.right)  # the names stand beside the marks, not in the margin
+    return _both(frontier(rows, look, wide), frontier(rows, look, NARROW))
+
+
+def _heat_tables(analysis: Analysis, rows: Sequence[Row]) -> list[HeatTable]:
+    kinds = (
+        ("position", "Early and late in the text", analysis.by_position),
+        ("frequency", "Rare and frequent words", analysis.by_frequency),
+    )
+    return [heat_table(key, title, buckets, rows) for key, title, buckets in kinds if buckets]
+
+
+def _headline(rows: Sequence[Row]) -> str:
+    if not rows:
+        return "No model could be compared"
+    if len(rows) == 1:
+        return f"How well {rows[0].name} predicts this text"
+    return f"{'A mixture of models' if rows[0].kind == 'mixture' else rows[0].name} predicts this text best"
+
+
+class KeyFigure(NamedTuple):
+    """A number that a reader should take away."""
+
+    title: str
+    value: str
+    unit: str
+    note: str
+    name: str  # of the model
+
+
+def _key_figures(rows: Sequence[Row]) -> list[KeyFigure]:
+    """The best model, the best that is one family, the fastest to decode: a reader chooses among these."""
+    if not rows:
+        return []
+    best = rows[0]
+    low, high = best.interval
+    found = [KeyFigure("Best", f"{best.bits_per_byte:.3f}", "bits/byte", f"95 %: {low:.3f} to {high:.3f}", best.name)]
+    families = [row for row in rows if row.kind == "family"]
+    if best.kind == "mixture" and families:
+        single = families[0]
+        more = f"{single.bits_per_byte - best.bits_per_byte:.3f} more than the best"
+        found.append(KeyFigure("Best family alone", f"{single.bits_per_byte:.3f}", "bits/byte", more, single.name))
+    quick = max(rows, key=lambda row: row.decode_tokens_per_second)
+    if quick.decode_tokens_per_second > 0:
+        note = f"at {quick.bits_per_byte:.3f} bits/byte"
+        speed = figures.count(quick.decode_tokens_per_second)
+        found.append(KeyFigure("Fastest to decode", speed, "tokens/s", note, quick.name))
+    small = min(rows, key=lambda row: row.parameters)
+    note = f"at {small.bits_per_byte:.3f} bits/byte"
+    found.append(KeyFigure("Smallest", figures.count(small.parameters), "parameters", note, small.name))
+    return found
+
+
+class Passage(NamedTuple):
+    """An excerpt as the page shows it."""
+
+    title: str
+    tokens: list[str]
+    bits: dict[str, list[float]]
+    means: dict[str, float]  # row name -> bits per token
+
+
+def _passages(excerpts: Sequence[Excerpt]) -> list[Passage]:
+    """Line ends are made visible: they are predicted like any other token."""
+    return [
+        Passage(
+            excerpt.title,
+            [token.replace("\n", "↵\n") for token in excerpt.tokens],
+            excerpt.bits,
+            {name: sum(bits) / max(1, len(bits)) for name, bits in excerpt.bits.items()},
+        )
+        for excerpt in excerpts
+    ]
+
+
+def heat(bits: float) -> int:
+    """The step of the colour scale that so much surprise has."""
+    return sum(bits >= edge for edge in SURPRISE)
+
+
+class Line(NamedTuple):
+    """One fact of the protocol."""
+
+    name: str
+    value: str
+    depth: int
+
+
+def _lines(facts: dict[str, Any], depth: int = 0) -> list[Line]:
+    """Nested facts as a list; a fact with facts of its own heads them."""
+    found: list[Line] = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            found += [Line(name, "", depth), *_lines(value, depth + 1)]
+        else:
+            found.append(Line(name.replace("_", " "), _said(value), depth))
+    return found
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _page(template: str, **values: Any) -> str:
+    folder = resources.files("chainrule.comparison") / "page"
+    script = (folder / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template(template)
+        .render(style=(folder / "page.css").read_text(encoding="utf-8"), script=script, script_digest=digest, **values)
+    )
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("chainrule.comparison", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "count": figures.count,
+        "memory": figures.memory,
+        "duration": figures.duration,
+        "perplexity": figures.perplexity,
+        "heat": heat,
+    }
+    environment.globals |= {"surprise": SURPRISE, "advantage": ADVANTAGE}
+    return environment

@@ -1,0 +1,190 @@
+"""Several models over one vocabulary as one: what mixtures and ensembles share.
+
+Shape letters: B rows, K tokens in a chunk, V vocabulary, P parts, N predictions, F features.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Self, cast, final
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from chainrule.compose.composite import Composite, build_part, part_settings, reads_backwards
+from chainrule.compose.gate import GATES, Gate
+from chainrule.compose.sliding import Sliding
+from chainrule.config import ModelConfig
+from chainrule.errors import ConfigError
+from chainrule.models.base import AutoregressiveModel, readable
+from chainrule.types import Batch, Sequences, State, Step
+
+GateName = Literal["fixed", "learned", "context"]
+FLOOR = -1e4  # nats: what is impossible to a part, so that −∞ times a weight of 0 is never asked for
+
+
+class BlendConfig(ModelConfig):
+    gate: GateName = Field("context", description="fixed: as given; learned: one for all text; context: follows it")
+    weights: tuple[float, ...] | None = Field(None, description="one a part, where the gate begins; none: all alike")
+    parts: tuple[dict[str, Any], ...] = Field(min_length=1, description="for each its family and that one's settings")
+
+    @model_validator(mode="after")
+    def _a_weight_for_each(self) -> Self:
+        if self.weights is not None and len(self.weights) != len(self.parts):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.parts)} parts; give one for each")
+        return self
+
+
+class BlendState(NamedTuple):
+    parts: tuple[State, ...]
+    gate: State
+
+
+class Reading(NamedTuple):
+    """What the parts predict, and what the gate goes by."""
+
+    log_probs: tuple[Tensor, ...]  # (B, K, V) of each part
+    features: Tensor  # (B, K, F)
+    state: BlendState
+
+
+class Evidence(NamedTuple):
+    """All that fitting a gate needs to know of N predictions; see `fit`."""
+
+    features: Tensor  # (N, F)
+    own: Tensor  # (N, P) the log-probability that each part gave to what came
+    others: Tensor  # (N, P, S) and to S tokens that might have come; S = 0 where the blend need not know
+    corrections: Tensor  # (N, S) log of how many tokens each of those stands for
+
+    def at(self, rows: Tensor) -> Evidence:
+        """Of some of the predictions."""
+        return Evidence(*(tensor[rows] for tensor in self))
+
+
+class Blend(AutoregressiveModel, Composite):
+    """Parts, and a gate that weighs them. A part with a limited context slides, so the whole has no limit."""
+
+    Config = BlendConfig
+    task = "language"
+    config: BlendConfig
+
+    def __init__(self, config: BlendConfig, parts: Sequence[AutoregressiveModel] | None = None) -> None:
+        super().__init__(config)
+        if parts is None:
+            parts = [
+                build_part(settings, config.vocabulary, where=f"model.parts.{number}")
+                for number, settings in enumerate(config.parts)
+            ]
+        if len({reads_backwards(part) for part in parts}) > 1:
+            raise ConfigError("some parts read from left to right and others from right to left; blend those of one")
+        self.parts = nn.ModuleList(part if part.context is None else Sliding.of(part) for part in parts)
+        weights = torch.tensor(config.weights or [1 / len(parts)] * len(parts), dtype=torch.get_default_dtype())
+        self.gate: Gate = GATES[config.gate](self.initial_scores(weights), config.vocabulary)
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[AutoregressiveModel],
+        *,
+        gate: GateName = "context",
+        weights: Sequence[float] | None = None,
+    ) -> Self:
+        """A blend of models that are there already; it holds them and not copies."""
+        if len(set(map(id, parts))) < len(parts):
+            raise ConfigError("one model is given twice; a part that is meant to count twice gets a larger weight")
+        if len({part.vocabulary for part in parts}) > 1:
+            sizes = " and ".join(str(part.vocabulary) for part in parts)
+            raise ConfigError(f"the parts have vocabularies of {sizes} tokens; models of one can be put together")
+        settings = {
+            "vocabulary": parts[0].vocabulary,
+            "gate": gate,
+            "weights": weights,
+            "parts": [part_settings(part) for part in parts],
+        }
+        return cls(cls.Config.parse(settings, where="model"), parts).to(parts[0].device).eval()
+
+    # What a kind of blend is
+
+    @abstractmethod
+    def initial_scores(self, weights: Tensor) -> Tensor:
+        """The gate's scores (P,) that mean these weights."""
+
+    @abstractmethod
+    def weights(self, scores: Tensor) -> Tensor:
+        """And back: what the gate's scores (..., P) mean."""
+
+    @abstractmethod
+    def combine(self, log_probs: Sequence[Tensor], scores: Tensor) -> Tensor:
+        """Log-probabilities (B, K, V) of each part and scores (B, K, P) to those of the whole."""
+
+    @abstractmethod
+    def evidence(
+        self, log_probs: Sequence[Tensor], targets: Tensor, features: Tensor, generator: torch.Generator
+    ) -> Evidence:
+        """What fitting needs of N predictions, (N, V) each; chance, where needed, is the generator's."""
+
+    @property
+    @abstractmethod
+    def evidence_size(self) -> int:
+        """Numbers in the evidence of one prediction."""
+
+    @abstractmethod
+    def losses(self, scores: Tensor, evidence: Evidence) -> Tensor:
+        """(N,) nats of what came, for scores (N, P)."""
+
+    # What all blends do
+
+    @property
+    def components(self) -> Sequence[AutoregressiveModel]:
+        return cast(Sequence[AutoregressiveModel], self.parts)
+
+    @final
+    def begin(self, rows: int) -> Reading:
+        """The parts' first predictions."""
+        steps = [part.start(batch_size=rows) for part in self.components]
+        log_probs = tuple(normalised(step.logits) for step in steps)
+        features, gate = self.gate.start(log_probs)
+        return Reading(log_probs, features, BlendState(tuple(step.state for step in steps), gate))
+
+    @final
+    def read(self, tokens: Tensor, state: State) -> Reading:
+        """The parts' predictions after each of the tokens (B, K)."""
+        states, gate = cast(BlendState, state)
+        steps = [part.extend(tokens, before) for part, before in zip(self.components, states, strict=True)]
+        log_probs = tuple(normalised(step.logits) for step in steps)
+        features, gate = self.gate.extend(tokens, log_probs, gate)
+        return Reading(log_probs, features, BlendState(tuple(step.state for step in steps), gate))
+
+    @final
+    def survey(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The parts' predictions of every token of a batch, (B, T, V) each, and the gate's features."""
+        ids = readable(batch.target)
+        log_probs = tuple(normalised(part.logits(batch)) for part in self.components)
+        features, gate = self.gate.start([one[:, :1] for one in log_probs])
+        if ids.shape[1] > 1:
+            later = self.gate.extend(ids[:, :-1], [one[:, 1:] for one in log_probs], gate).features
+            features = torch.cat([features, later], dim=1)
+        return log_probs, features
+
+    @final
+    def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
+        log_probs, features, state = self.begin(batch_size if source is None else source.ids.shape[0])
+        return Step(self.combine(log_probs, self.gate.scores(features)), state)
+
+    @final
+    def extend(self, tokens: Tensor, state: State) -> Step:
+        log_probs, features, after = self.read(tokens, state)
+        return Step(self.combine(log_probs, self.gate.scores(features)), after)
+
+    @final
+    def logits(self, batch: Batch) -> Tensor:
+        log_probs, features = self.survey(batch)
+        return self.combine(log_probs, self.gate.scores(features))
+
+
+def normalised(logits: Tensor) -> Tensor:
+    """Log-probabilities in float32 at least; none is −∞."""
+    return F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32)).clamp(min=FLOOR)

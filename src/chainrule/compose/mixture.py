@@ -1,0 +1,56 @@
+"""A weighted sum of models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor
+
+from chainrule.compose.blend import Blend, BlendConfig, Evidence
+from chainrule.compose.gate import MEASURES
+
+
+class MixtureConfig(BlendConfig):
+    @model_validator(mode="after")
+    def _probabilities(self) -> Self:
+        if self.weights is not None and (min(self.weights) < 0 or sum(self.weights) <= 0):
+            given = ", ".join(f"{weight:g}" for weight in self.weights)
+            raise ValueError(f"the weights of a mixture are shares of one, got {given}; give positive numbers")
+        return self
+
+
+class Mixture(Blend):
+    """A weighted sum of models over one vocabulary: P = Σ_i γ_i P_i with fixed, learned or context-gated γ.
+
+    γ is the softmax of the gate's scores. The sum is at least γ_i P_i for every part, so it loses at most −log γ_i to
+    the best of them, and it wins where different parts are right at different places (Jelinek & Mercer, 1980).
+    """
+
+    Config = MixtureConfig
+
+    def initial_scores(self, weights: Tensor) -> Tensor:
+        return (weights / weights.sum()).log()
+
+    def weights(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1)
+
+    def combine(self, log_probs: Sequence[Tensor], scores: Tensor) -> Tensor:
+        shares = scores.log_softmax(-1).unbind(-1)
+        weighed = [share[..., None] + one for share, one in zip(shares, log_probs, strict=True)]
+        return torch.stack(weighed).logsumexp(0)
+
+    def evidence(
+        self, log_probs: Sequence[Tensor], targets: Tensor, features: Tensor, generator: torch.Generator
+    ) -> Evidence:
+        own = torch.stack([one.gather(1, targets[:, None])[:, 0] for one in log_probs], dim=-1)
+        return Evidence(features, own, own.new_empty(*own.shape, 0), own.new_empty(len(own), 0))
+
+    @property
+    def evidence_size(self) -> int:
+        return (1 + MEASURES) * len(self.components)
+
+    def losses(self, scores: Tensor, evidence: Evidence) -> Tensor:
+        return -(scores.log_softmax(-1) + evidence.own).logsumexp(-1)

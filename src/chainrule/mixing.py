@@ -1,0 +1,204 @@
+"""Putting trained runs together, and fitting the gate that weighs them to text which none of them was trained on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+
+from chainrule.api import score_splits
+from chainrule.compose.blend import Blend, GateName
+from chainrule.compose.composite import reads_backwards
+from chainrule.compose.ensemble import Ensemble
+from chainrule.compose.fit import Fit, fit_gate
+from chainrule.compose.gate import GATES, FixedGate
+from chainrule.compose.mixture import Mixture
+from chainrule.compose.recall import Recall, can_recall, fit_recall
+from chainrule.compose.reverse import turned_corpus
+from chainrule.config import DataConfig, RunConfig
+from chainrule.data.corpus import Corpus, encode_file, prepare
+from chainrule.errors import ConfigError, nearest
+from chainrule.models.base import AutoregressiveModel
+from chainrule.runs import Run, load
+from chainrule.training.checkpoint import RunFolder
+from chainrule.training.progress import Reporter
+
+KINDS: dict[str, type[Blend]] = {"mixture": Mixture, "ensemble": Ensemble}
+
+
+def mix(
+    runs: Sequence[str | Path],
+    *,
+    out: str | Path,
+    gate: GateName = "context",
+    kind: Literal["mixture", "ensemble"] = "mixture",
+    weights: Sequence[float] | None = None,
+    recall: int | None = None,
+    valid: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    threads: int | None = None,
+    scored: bool = True,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Make one run of several over one vocabulary; the words are those of `chainrule mix`.
+
+    The gate is fitted to the runs' own validation data, or to `valid` where it is given; test data is scored once,
+    with the gate that came of that. Neither is scored if `scored` is false. The new run holds the weights of its parts
+    and does not need their folders.
+
+    With `recall`, every part that can (see `compose.recall`) also remembers so many of the last tokens of the text that
+    it reads; a single run may then be given.
+    """
+    reporter = reporter or Reporter()
+    for word, given, known in (("kind", kind, KINDS), ("gate", gate, GATES)):
+        if given not in known:
+            raise ConfigError(f"unknown {word} {given!r}; {nearest(given, known)}")
+    if len(runs) < (2 if recall is None else 1):
+        raise ConfigError(f"{len(runs)} run was given; name at least two to put together")
+    folder = RunFolder(Path(out))
+    folder.require_free()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    opened = [load(path, device=device) for path in runs]
+    _require_one_vocabulary(opened)
+    held_out = _held_out(opened, valid, reporter)
+    parts = [run.model if recall is None else _remembering(run, recall, held_out, reporter) for run in opened]
+    model = KINDS[kind].of(parts, gate=gate, weights=weights)
+    config = RunConfig(
+        family=kind,
+        tokenizer=opened[0].config.tokenizer,
+        seed=seed,
+        threads=threads,
+        device=device,
+        data=held_out.config,
+        model=model.config.model_dump(mode="json", exclude_none=True),
+    )
+    if reads_backwards(model):
+        held_out = held_out.turned()
+    found = None if isinstance(model.gate, FixedGate) else _fit(model, held_out.valid, seed, reporter)
+    folder.lay_out(config, opened[0].tokenizer)
+    folder.write_weights(model)
+    if found is not None:
+        names = [str(run.path) for run in opened]
+        folder.append("metrics.jsonl", {"step": found.passes, "gate": gate, "runs": names, **found._asdict()})
+    run = Run(folder, config, opened[0].tokenizer, model)
+    if scored:
+        score_splits(run, held_out.valid, held_out.test, reporter)
+    folder.write_card(_card(run, opened, found))
+    return run
+
+
+def _remembering(run: Run, memory: int, held_out: HeldOut, reporter: Reporter) -> AutoregressiveModel:
+    """The run's model with a memory that is fitted to the held-out text, if it is of a kind that can have one."""
+    if not can_recall(run.model):
+        return run.model
+    model = Recall.of(run.model, memory=memory)
+    reporter.begin(f"fitting the memory of {run.path.name}")
+    try:
+        found = fit_recall(model, held_out.valid, progress=lambda share: reporter.update(share, {}))
+    finally:
+        reporter.end()
+    reporter.note(f"{run.path.name}: {found.before:.4f} nats/token alone, {found.after:.4f} with a memory")
+    return model
+
+
+def _fit(model: Blend, corpus: Corpus, seed: int, reporter: Reporter) -> Fit:
+    reporter.begin("fitting the gate")
+    try:
+        return fit_gate(model, corpus, seed=seed, progress=lambda share: reporter.update(share, {}))
+    finally:
+        reporter.end()
+
+
+def _require_one_vocabulary(runs: Sequence[Run]) -> None:
+    """Token 17 must be the same word to all of them."""
+    first = runs[0]
+    for run in runs:
+        if run.model.task != "language":
+            raise ConfigError(f"{str(run.path)!r} is a model of {run.model.task}s; only language models can be mixed")
+        alike = run.tokenizer.kind == first.tokenizer.kind and run.tokenizer.to_json() == first.tokenizer.to_json()
+        if not alike or run.model.vocabulary != first.model.vocabulary:
+            raise ConfigError(
+                f"{str(first.path)!r} ({first.config.tokenizer}, {first.model.vocabulary:,} tokens) and "
+                f"{str(run.path)!r} ({run.config.tokenizer}, {run.model.vocabulary:,} tokens) have different "
+                "vocabularies; train both on the same data with the same tokenizer"
+            )
+
+
+# The data
+
+
+class HeldOut(NamedTuple):
+    """What the gate is fitted to, what the whole is tested on, and the settings that say so."""
+
+    valid: Corpus
+    test: Corpus | None
+    config: DataConfig
+
+    def turned(self) -> HeldOut:
+        test = None if self.test is None else turned_corpus(self.test)
+        return self._replace(valid=turned_corpus(self.valid), test=test)
+
+
+def _held_out(runs: Sequence[Run], valid: str | None, reporter: Reporter) -> HeldOut:
+    """The runs' own validation data if they agree on it, else the data given; test data if they agree on it."""
+    config = runs[0].config.data
+    if valid is not None:
+        if valid in {run.config.data.test for run in runs}:
+            raise ConfigError(f"{valid!r} is the test data of these runs; fit the gate to other data")
+    else:
+        _require_one_validation(runs)
+        valid = config.valid
+    trained = list(dict.fromkeys(run.config.data.train for run in runs))
+    config = config.model_copy(update={"train": " + ".join(trained), "valid": valid})
+    if len({_test(run.config.data) for run in runs}) > 1:
+        reporter.note("the runs have different test data, so none is scored")
+        config = config.model_copy(update={"test": None, "test_fraction": None})
+    if len(trained) > 1 or (valid is not None and config.test_fraction is None):
+        assert valid is not None
+        test = None if config.test is None else encode_file(config, runs[0].tokenizer, config.test)
+        return HeldOut(encode_file(config, runs[0].tokenizer, valid), test, config)
+    prepared = prepare(config, runs[0].config.tokenizer, tokenizer=runs[0].tokenizer, progress=reporter.preparing)
+    return HeldOut(prepared.valid, prepared.test, config)
+
+
+def _require_one_validation(runs: Sequence[Run]) -> None:
+    """A gate fitted to what one of the parts was trained on would trust that part far too much."""
+    for one, other in itertools.pairwise(runs):
+        if _validation(one.config.data) != _validation(other.config.data):
+            raise ConfigError(
+                f"{str(one.path)!r} and {str(other.path)!r} have different validation data; name text that neither "
+                "was trained on with --valid"
+            )
+
+
+def _validation(data: DataConfig) -> object:
+    """All that decides which tokens the validation data has."""
+    elsewhere = set() if data.valid is None else {"train", "valid_fraction", "test_fraction"}
+    return data.model_dump(exclude={"test", *elsewhere})
+
+
+def _test(data: DataConfig) -> object:
+    """And the test data."""
+    return data.test or (data.test_fraction and (data.test_fraction, data.train))
+
+
+def _card(run: Run, parts: Sequence[Run], found: Fit | None) -> str:
+    """The card of any run, and how this one was put together."""
+    lines = [run.card(), "## Parts", "", "| run | family | nats/token, validation | mean weight |", "|---|---|---|---|"]
+    for number, part in enumerate(parts):
+        nats, weight = ("", "") if found is None else (f"{found.parts[number]:.4f}", f"{found.weights[number]:.3f}")
+        lines.append(f"| {part.path} | {part.config.family} | {nats} | {weight} |")
+    if found is not None:
+        note = (
+            f"The gate was fitted to {found.predictions:,} predictions of the validation data, so the validation "
+            f"figures above are in-sample for it: {found.before:.4f} nats/token before, {found.after:.4f} after."
+        )
+        lines += ["", note]
+        if found.gain is not None:
+            lines.append(f"Fitted to one half, following the text saved {found.gain:.4f} nats/token on the other.")
+    return "\n".join(lines) + "\n"

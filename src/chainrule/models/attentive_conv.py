@@ -1,0 +1,197 @@
+"""Attentive convolutions: self-attention over the features that causal convolutions find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from chainrule.config import ModelConfig
+from chainrule.models.base import Advance, Table, TabledReadout, readable, shift_right
+from chainrule.models.gpt import GPTConfig, ModernBlock
+from chainrule.nn import alone
+from chainrule.nn.alone import Row
+from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place
+from chainrule.nn.causal_conv import GatedConvolution
+from chainrule.nn.norms import normalised
+from chainrule.nn.positions import Rotary, Rotation
+from chainrule.nn.tokens import TokenTable
+from chainrule.types import Batch, Sequences, State
+
+
+class AttentiveConvConfig(ModelConfig):
+    """The defaults have 1.2M parameters besides the embeddings."""
+
+    layers: int = Field(4, ge=1, description="blocks of convolution, attention and MLP")
+    width: int = Field(128, ge=1, description="size of a hidden vector")
+    kernel: int = Field(3, ge=2, description="tokens that a convolution meets at once")
+    heads: int = Field(2, ge=1, description="attention heads in a block")
+    context: int = Field(256, ge=1, description="the longest sequence that the model can read")
+    multiple: int = Field(4, ge=1, description="size of the MLP's hidden layer, in widths")
+    tied: bool = Field(False, description="the readout uses the embeddings as its weights")
+    dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings, attention and residual branches")
+
+    @property
+    def attention(self) -> GPTConfig:
+        """The settings of what follows each convolution: a block of `gpt`."""
+        return GPTConfig.parse(self.model_dump(exclude={"kernel"}))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _ = self.attention  # it refuses what does not fit together
+        return self
+
+
+class AttentiveConvState(NamedTuple):
+    """What the convolutions will still meet, and the keys and values of every token read."""
+
+    rings: tuple[Tensor, ...]  # (B, 1, (k − 1) D) each
+    keys: tuple[Tensor, ...]  # (B, H, C, D/H) each, C the context
+    values: tuple[Tensor, ...]
+    positions: Tensor  # (B,) tokens read so far, BOS among them
+
+
+class AttentiveConv(TabledReadout):
+    """Masked self-attention over local convolution features, then a fully connected layer; also an encoder.
+
+    With e_t the embedding of the token read at t (BOS first), scaled to length √D, and ∗ a causal convolution,
+
+        c = xˡ + W_o ((W_a ∗ norm(xˡ)) ∘ σ(W_b ∗ norm(xˡ)))        x⁰ = e;  c_t knows the last few tokens
+        a = c + Attention(norm(c))                                 a_t attends to c_≤t
+        xˡ⁺¹ = a + MLP(norm(a))
+        P(x_{t+1} | x_≤t) = softmax(E norm(xᴸ_t) + b)
+
+    Attention compares contents, and a convolution turns the content of a place from a token into a short phrase, so
+    that one attention finds what takes two without it (compare So et al., 2021, and Gulati et al., 2020, who also
+    put convolutions beside attention). Attention and MLP are the modern block of `gpt`: rotary positions, RMS norms,
+    normalised queries and keys, squared ReLU.
+    """
+
+    Config = AttentiveConvConfig
+    task = "language"
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1024}
+    config: AttentiveConvConfig
+
+    def __init__(self, config: AttentiveConvConfig) -> None:
+        super().__init__(config)
+        self.tokens = TokenTable(config.vocabulary, config.width, tied=config.tied)
+        self.rotary = Rotary(config.attention.head_width, config.context)
+        self.blocks = nn.ModuleList(AttentiveBlock(config) for _ in range(config.layers))
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def context(self) -> int:
+        return self.config.context
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.tokens.tables()
+
+    def hidden(self, batch: Batch) -> Tensor:
+        return self._whole(shift_right(readable(batch.target), self.bos))
+
+    def features(self, sequences: Sequences) -> Tensor:
+        """(B, T, D): what is known after reading each token, for a classifier or tagger to use.
+
+        [:, t] depends on the tokens up to and with t. BOS is read first, so T may be up to the context less one.
+        """
+        inputs = F.pad(readable(sequences), (1, 0), value=self.bos)
+        return self._whole(inputs)[:, 1:]
+
+    def readout_table(self) -> Table:
+        return Table(self.tokens.matrix.t(), self.tokens.bias)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.tokens.readout(hidden)
+
+    def initial(self, source: Sequences | None, batch_size: int) -> AttentiveConvState:
+        config = self.config
+        like = self.tokens.matrix
+        shape = (batch_size, config.heads, config.context, config.attention.head_width)
+        # Zeros, not memory as it is found: masked slots still enter a product with weight 0, and 0 · NaN is NaN.
+        keys, values = (tuple(like.new_zeros(shape) for _ in range(config.layers)) for _ in range(2))
+        return AttentiveConvState(self._rings(batch_size), keys, values, self._nothing_read(batch_size))
+
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        rings, keys, values, positions = cast(AttentiveConvState, state)
+        if alone.can_go_alone(tokens, keys[0]) and not self.training:
+            return self._advance_alone(tokens, cast(AttentiveConvState, state))
+        here = place(positions, tokens.shape[1])
+        self.require_room(here.end)
+        if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
+            keys, values = tuple(k.clone() for k in keys), tuple(v.clone() for v in values)
+        attends = [CachedAttention(k, v, here) for k, v in zip(keys, values, strict=True)]
+        hidden, rings = self._read(tokens, rings, positions, here.where, attends)
+        return Advance(hidden, AttentiveConvState(rings, keys, values, positions + tokens.shape[1]))
+
+    def _whole(self, inputs: Tensor) -> Tensor:
+        """Hidden vectors of sequences that are read from their start to their end."""
+        rows, length = inputs.shape
+        self.require_room(length)
+        attends = [CausalAttention(self.config.dropout if self.training else 0.0)] * self.config.layers
+        return self._read(inputs, self._rings(rows), self._nothing_read(rows), slice(0, length), attends)[0]
+
+    def _read(
+        self,
+        tokens: Tensor,
+        rings: tuple[Tensor, ...],
+        positions: Tensor,
+        where: slice | Tensor,
+        attends: Sequence[Attend],
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(B, K) to hidden vectors (B, K, D) and the rings after them; each block attends in its own way."""
+        rotate = self.rotary(where)
+        x = self.dropout(self.tokens.embed(tokens))
+        after = []
+        for block, before, attend in zip(self._stack, rings, attends, strict=True):
+            x, ring = block(x, before, positions, rotate, attend)
+            after.append(ring)
+        return normalised(x), tuple(after)
+
+    def _advance_alone(self, token: Tensor, state: AttentiveConvState) -> Advance:
+        """The same for one token of one text, in place."""
+        position = int(state.positions)
+        self.require_room(position + 1)
+        turn = alone.Turn(alone.array(self.rotary.cosine)[position], alone.array(self.rotary.sine)[position])
+        x = alone.array(self.tokens.embed(token))[0, 0]
+        for block, ring, keys, values in zip(self._stack, state.rings, state.keys, state.values, strict=True):
+            cache = alone.Cache(alone.array(keys)[0], alone.array(values)[0], position)
+            x = block.step(x, alone.array(ring)[0], turn, cache)
+        hidden = torch.from_numpy(alone.normalised(x))[None, None]
+        return Advance(hidden, state._replace(positions=state.positions + 1))
+
+    def _rings(self, rows: int) -> tuple[Tensor, ...]:
+        return tuple(block.local.initial(rows) for block in self._stack)
+
+    def _nothing_read(self, rows: int) -> Tensor:
+        return torch.zeros(rows, dtype=torch.int64, device=self.device)
+
+    @property
+    def _stack(self) -> Iterable[AttentiveBlock]:
+        return cast(Iterable[AttentiveBlock], self.blocks)
+
+
+class AttentiveBlock(nn.Module):
+    """A gated convolution, then attention and MLP as in `gpt`."""
+
+    def __init__(self, config: AttentiveConvConfig) -> None:
+        super().__init__()
+        self.local = GatedConvolution(config.width, kernel=config.kernel)
+        self.attentive = ModernBlock(config.attention)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Tensor, ring: Tensor, positions: Tensor, rotate: Rotation, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """(B, K, D) to (B, K, D), and the ring after it."""
+        y, ring = self.local(normalised(x), ring, positions)
+        x = x + self.dropout(y)
+        return self.attentive(x.flatten(0, 1), len(x), rotate, attend).view_as(x), ring
+
+    def step(self, x: Row, ring: Row, turn: alone.Turn, cache: alone.Cache) -> Row:
+        """`forward` for a single token."""
+        x = x + self.local.step(alone.normalised(x), ring, cache.position)
+        return self.attentive.step(x, turn, cache)

@@ -1,0 +1,150 @@
+"""Self-regressive language models: a second network reads what a first one expects, before the word is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from chainrule.config import ModelConfig
+from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.nn.dropout import VariationalDropout
+from chainrule.nn.linear import Projection
+from chainrule.nn.norms import normalised
+from chainrule.nn.recurrent import LSTM, LayerState
+from chainrule.types import Batch, Sequences, State
+
+WHOLE_VOCABULARY = 1000  # up to here an expectation over all words costs next to nothing
+LIKELIEST = 32
+
+
+class SelfRegressiveConfig(ModelConfig):
+    """Settings of the self-regressive family."""
+
+    width: int = Field(192, ge=1, description="width of the embeddings and of both stages")
+    candidates: int | None = Field(
+        None, ge=1, description="likeliest words that an expectation is over; none: all up to 1,000, beyond that 32"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="on embeddings and on the outputs of both stages")
+    segment: int = Field(32, ge=1, description="tokens that gradients flow back through in truncated training")
+
+    @property
+    def expected_over(self) -> int:
+        """The number of words that an expectation is over."""
+        usual = self.vocabulary if self.vocabulary <= WHOLE_VOCABULARY else LIKELIEST
+        return min(self.vocabulary, self.candidates or usual)
+
+
+class SelfRegressiveState(NamedTuple):
+    """What both stages remember; the first begins with h_t, which the next prediction needs beside h_{t+1}."""
+
+    first: LayerState
+    second: LayerState
+
+
+class SelfRegressive(NeuralModel):
+    """Two LSTMs, of which the second reads what the first expects next; a mixture of both predictions.
+
+    With e_v the embedding of the word v and E all of them, ê = √D e / ‖e‖, x_t the last word read (BOS first), and
+    the stages' hidden vectors h_t and g_t,
+
+        h_t = LSTM¹(ê_{x_t}, h_{t−1})             p¹_t = softmax(E (W h_{t−1} + U h_t) + b¹)
+        g_t = LSTM²([ē_t ; h_t], g_{t−1})         p²_t = softmax(E g_t + b²)          ē_t = Σ_v p¹_t(v) ê_v
+
+        P(x_{t+1} | x_≤t) = γ_t p¹_t + (1 − γ_t) p²_t          γ_t = σ(w · [h_t ; g_t] + c)
+
+    after the notes' two-stage model. It is exact: what stage 2 reads is an expectation, never the word itself. Over a
+    large vocabulary the expectation takes in only the likeliest words, their probabilities renormalised; that changes
+    what stage 2 reads, and P stays normalised. The rest (tied embeddings, dropout, truncated training) is as in the
+    recurrent family.
+    """
+
+    Config = SelfRegressiveConfig
+    task = "language"
+    recipe: ClassVar[Mapping[str, Any]] = {  # for the same reasons as in the recurrent family
+        "optimizer": "adamw",
+        "batch_tokens": 512,
+        "learning_rate": 0.003,
+        "betas": (0.9, 0.999),
+        "weight_decay": 0.0,
+    }
+    config: SelfRegressiveConfig
+
+    def __init__(self, config: SelfRegressiveConfig) -> None:
+        super().__init__(config)
+        width = config.width
+        self.embedding = nn.Embedding(config.vocabulary + 1, width)  # the last row is BOS
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        self.first = LSTM(width, width)
+        self.joined = Projection(2 * width, width)  # W above U
+        nn.init.zeros_(self.joined.weight[:width].detach())  # begins as a plain LSTM: W = 0, U = 1
+        nn.init.eye_(self.joined.weight[width:].detach())
+        self.second = LSTM(2 * width, width)
+        self.first_bias = nn.Parameter(torch.zeros(config.vocabulary))
+        self.second_bias = nn.Parameter(torch.zeros(config.vocabulary))
+        self.gate_weight = nn.Parameter(torch.zeros(2 * width))  # begins with equal shares
+        self.gate_bias = nn.Parameter(torch.zeros(()))
+        self.dropout = VariationalDropout(config.dropout)
+
+    @property
+    def segment(self) -> int:
+        return self.config.segment
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield cast(nn.Parameter, self.embedding.weight)
+
+    @torch.no_grad()
+    def expect(self, log_frequencies: Tensor) -> None:
+        self.first_bias.copy_(log_frequencies)
+        self.second_bias.copy_(log_frequencies)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        tokens = shift_right(readable(batch.target), bos=self.bos)
+        return self.advance(tokens, self.initial(None, tokens.shape[0])).hidden
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        """(..., 2D + 1), the vectors of both stages and the gate, to log P (..., V)."""
+        first, second, gate = hidden.tensor_split([self.config.width, 2 * self.config.width], dim=-1)
+        first_log_probs = F.log_softmax(self._first_logits(first), dim=-1)
+        second_log_probs = F.log_softmax(F.linear(second, self._words, self.second_bias), dim=-1)
+        return torch.logaddexp(first_log_probs + F.logsigmoid(gate), second_log_probs + F.logsigmoid(-gate))
+
+    def initial(self, source: Sequences | None, batch_size: int) -> SelfRegressiveState:
+        return SelfRegressiveState(self.first.initial(batch_size), self.second.initial(batch_size))
+
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        before, second_before = cast(SelfRegressiveState, state)
+        read = self.dropout(normalised(self.embedding(tokens.t())))  # (K, B, D), time first
+        h, after = self.first(read, before)
+        previous = torch.cat([before[0][None], h[:-1]])[: len(h)]  # h_{t−1}
+        both = self.dropout(torch.cat([previous, h], dim=-1))  # (K, B, 2D)
+        first = self.joined(both.flatten(0, 1)).view_as(h)
+        h = both[..., h.shape[-1] :]
+        g, second_after = self.second(torch.cat([self.expected(first), h], dim=-1), second_before)
+        g = self.dropout(g)
+        gate = torch.cat([h, g], dim=-1) @ self.gate_weight + self.gate_bias  # (K, B)
+        hidden = torch.cat([first, g, gate[..., None]], dim=-1)
+        return Advance(hidden.transpose(0, 1), SelfRegressiveState(after, second_after))
+
+    def expected(self, first: Tensor) -> Tensor:
+        """ē of vectors of stage 1, (..., D) to (..., D)."""
+        count = self.config.expected_over
+        if count == self.vocabulary:
+            return F.softmax(self._first_logits(first), dim=-1) @ normalised(self._words)
+        with torch.no_grad():  # which words: all are looked at, a few are followed
+            likeliest = self._first_logits(first).topk(count, dim=-1).indices  # (..., M)
+        rows = F.embedding(likeliest, self.embedding.weight)  # (..., M, D)
+        logits = (rows @ first[..., None])[..., 0] + self.first_bias[likeliest]
+        return (F.softmax(logits, dim=-1)[..., None, :] @ normalised(rows))[..., 0, :]
+
+    def _first_logits(self, first: Tensor) -> Tensor:
+        return F.linear(first, self._words, self.first_bias)
+
+    @property
+    def _words(self) -> Tensor:
+        """(V, D), without the row of BOS."""
+        return self.embedding.weight[:-1]

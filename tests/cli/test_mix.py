@@ -1,0 +1,99 @@
+"""`chainrule mix`: several runs become one, which answers to all the words that a run answers to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import chainrule as package
+from tests.cli.test_bad_input import refused
+from tests.cli.test_words import small_gpt
+from tests.conftest import Command
+
+
+@pytest.fixture
+def runs(chainrule: Command, text_file: Path, tmp_path: Path) -> tuple[Path, Path]:
+    ngram = tmp_path / "ngram"
+    assert chainrule("train", "ngram", "--data", text_file, "--set", "model.order=3", "--out", ngram).code == 0
+    return ngram, small_gpt(chainrule, text_file, tmp_path / "gpt")
+
+
+@pytest.mark.parametrize("kind", ["mixture", "ensemble"])
+def test_a_mixed_run_is_a_run(chainrule: Command, runs: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "both"
+    outcome = chainrule("mix", *runs, "--out", out, "--kind", kind, "--json")
+    assert outcome.code == 0, outcome.err
+    about = json.loads(outcome.out)
+    parts = [json.loads(chainrule("info", run, "--json").out) for run in runs]
+    assert about["family"] == kind
+    assert about["parameters"] > sum(part["parameters"] for part in parts)
+    assert about["validation"]["nats_per_token"] <= min(part["validation"]["nats_per_token"] for part in parts) + 1e-4
+    assert about["gate"]["after"] == pytest.approx(about["validation"]["nats_per_token"], abs=1e-4)
+    assert about["gate"]["runs"] == [str(run) for run in runs]
+
+    for run in runs:  # the new run stands alone
+        shutil.rmtree(run)
+    assert json.loads(chainrule("info", out, "--json").out)["validation"] == about["validation"]
+    score = json.loads(chainrule("score", out, "--text", "the cat sat on the mat", "--json").out)
+    assert score["protocol"]["method"] == "carried"
+    assert chainrule("generate", out, "--prompt", "the ", "--length", 60).code == 0
+    assert chainrule("verify", out).code == 0
+    assert "in-sample" in (out / "card.md").read_text()
+
+
+def test_a_mixed_run_is_mixed_again(chainrule: Command, runs: tuple[Path, Path], tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert chainrule("mix", *runs, "--out", first, "--gate", "learned").code == 0
+    outcome = chainrule("mix", first, runs[0], "--out", second, "--kind", "ensemble", "--gate", "learned", "--json")
+    assert outcome.code == 0, outcome.err
+    nats = [json.loads(chainrule("info", run, "--json").out)["validation"]["nats_per_token"] for run in (first, second)]
+    assert nats[1] <= nats[0] + 1e-4
+    assert "after fitting" in chainrule("mix", first, runs[0], "--out", tmp_path / "third").out
+
+
+def test_fixed_weights_are_taken_as_given(chainrule: Command, runs: tuple[Path, Path], tmp_path: Path) -> None:
+    words = ("--gate", "fixed", "--weights")
+    assert chainrule("mix", *runs, "--out", tmp_path / "all", *words, "1,0").code == 0
+    alone, mixed = (package.load(run).score("the cat sat").nats_per_token for run in (runs[0], tmp_path / "all"))
+    assert mixed == pytest.approx(alone, abs=1e-5)
+    refused(chainrule("mix", *runs, "--out", tmp_path / "bad", *words, "1;2"), "--weights", "1;2")
+    refused(chainrule("mix", *runs, "--out", tmp_path / "bad", *words, "1,2,3"), "3 weights for 2 parts")
+
+
+def test_test_data_is_scored_but_never_fitted_to(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test.txt"
+    test.write_text("the dog sat on the mat and the cat sat on the log\n" * 20)
+    runs = []
+    for order in (2, 4):
+        runs.append(tmp_path / f"ngram-{order}")
+        words = ("--set", f"model.order={order}", "--set", f"data.test={test}", "--out", runs[-1])
+        assert chainrule("train", "ngram", "--data", text_file, *words).code == 0
+    refused(chainrule("mix", *runs, "--out", tmp_path / "both", "--valid", test), str(test), "test data")
+    about = json.loads(chainrule("mix", *runs, "--out", tmp_path / "both", "--json").out)
+    assert about["test"]["data"] == str(test)
+    other = tmp_path / "other.txt"
+    other.write_text(text_file.read_text()[:2000])
+    given = json.loads(chainrule("mix", *runs, "--out", tmp_path / "given", "--valid", other, "--json").out)
+    assert given["validation"]["data"] == str(other)
+    assert given["test"]["data"] == str(test)
+
+
+def test_runs_that_cannot_be_mixed(
+    chainrule: Command, runs: tuple[Path, Path], text_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "both"
+    by_bytes, elsewhere = tmp_path / "bytes", tmp_path / "elsewhere"
+    assert chainrule("train", "ngram", "--data", text_file, "--tokenizer", "bytes", "--out", by_bytes).code == 0
+    assert chainrule("train", "ngram", "--data", text_file, "--valid", text_file, "--out", elsewhere).code == 0
+    refused(chainrule("mix", runs[0], by_bytes, "--out", out), str(runs[0]), str(by_bytes), "vocabularies")
+    refused(chainrule("mix", runs[0], elsewhere, "--out", out), "different validation data", "--valid")
+    refused(chainrule("mix", runs[0], tmp_path / "nothing", "--out", out), "no run at", "nothing")
+    refused(chainrule("mix", runs[0], "--out", out), "at least two")
+    refused(chainrule("mix", *runs, "--out", out, "--gate", "contxt"), "did you mean 'context'")
+    refused(chainrule("mix", *runs, "--out", out, "--kind", "sum"), "unknown kind")
+    refused(chainrule("mix", *runs, "--out", runs[0]), "already holds a run")
+    refused(chainrule("train", "mixture", "--data", text_file, "--out", out), "chainrule mix")
+    assert not out.exists()

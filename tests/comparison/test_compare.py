@@ -1,0 +1,210 @@
+"""From a text to a table: the verb `compare`, with real processes and small models."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chainrule.comparison.compare import compare, splits, worthwhile
+from chainrule.comparison.folder import ComparisonFolder
+from chainrule.comparison.plan import dropout, language_families, legs, weights, width_for
+from chainrule.comparison.race import reason_of
+from chainrule.errors import ConfigError, RunError
+from chainrule.models import FAMILIES
+from chainrule.runs import load
+
+SMALL = ["finite_memory.model.width=16", "recurrent.model.width=16", "recurrent.model.layers=1"]
+KEYS = {
+    "name",
+    "parameters",
+    "nats_per_token",
+    "bits_per_byte",
+    "interval",
+    "perplexity",
+    "train_tokens_per_second",
+    "decode_tokens_per_second",
+    "seconds",
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    words = [
+        "the",
+        "chain",
+        "rule",
+        "gives",
+        "every",
+        "word",
+        "its",
+        "share",
+        "of",
+        "what",
+        "the",
+        "words",
+        "before",
+        "have",
+        "left",
+    ]
+    random = np.random.default_rng(0)
+    lines = [" ".join(random.choice(words, size=9)) for _ in range(300)]
+    path = tmp_path_factory.mktemp("data") / "text.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(text, tmp_path_factory):
+    """A comparison of three families, of which one cannot be trained."""
+    out = tmp_path_factory.mktemp("out") / "comparison"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHAINRULE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        results = compare(
+            str(text),
+            out=out,
+            families=["ngram", "finite_memory", "recurrent"],
+            tokens=6000,
+            overrides=[*SMALL, "recurrent.model.cell=lstn"],
+            command="chainrule compare …",
+        )
+    return results, out
+
+
+def test_the_results_say_all_that_was_promised(finished):
+    results, out = finished
+    saved = json.loads((out / "results.json").read_text())
+    assert set(saved["rows"][0]) >= KEYS
+    assert {"rows", "best", "recommendation", "protocol"} <= set(saved)
+    assert saved["best"] == saved["rows"][0]["name"] == min(results.rows, key=lambda row: row.bits_per_byte).name
+    assert {row.name for row in results.rows} == {"ngram", "finite_memory", "mixture"}
+    for row in results.rows:
+        low, high = row.interval
+        assert low < row.bits_per_byte < high
+        assert row.decode_tokens_per_second > 0
+
+
+def test_a_family_that_fails_is_named_and_the_others_go_on(finished):
+    results, _ = finished
+    [failure] = results.failures
+    assert failure.name == "recurrent"
+    assert "lstn" in failure.reason
+
+
+def test_the_mixture_is_better_than_its_parts_on_text_that_its_gate_has_not_seen(finished):
+    results, _ = finished
+    bits = {row.name: row.bits_per_byte for row in results.rows}
+    assert bits["mixture"] <= min(bits["ngram"], bits["finite_memory"]) + 0.01
+
+
+def test_every_row_is_a_run_that_scores_as_the_table_says(finished, text):
+    results, out = finished
+    held_out = text.read_text()
+    held_out = held_out[int(len(held_out) * 0.9) :]
+    for row in results.rows:
+        run = load(out / row.run)
+        assert run.score(held_out).bits_per_byte == pytest.approx(row.bits_per_byte, rel=1e-4)
+
+
+def test_the_report_is_written_and_names_the_recommendation(finished):
+    results, out = finished
+    page = (out / "report.html").read_text()
+    assert results.rows[0].name in page
+    assert "chainrule compare" in page
+
+
+def test_a_finished_comparison_is_not_run_again(finished, text):
+    results, out = finished
+    words = {"families": ["ngram", "finite_memory", "recurrent"], "tokens": 6000}
+    settings = [*SMALL, "recurrent.model.cell=lstn"]
+    before = (out / "runs" / "finite_memory" / "model.safetensors").stat().st_mtime_ns
+    with pytest.raises(RunError, match="--resume"):
+        compare(str(text), out=out, overrides=settings, **words)
+    again = compare(str(text), out=out, overrides=settings, resume=True, **words)
+    assert (out / "runs" / "finite_memory" / "model.safetensors").stat().st_mtime_ns == before
+    assert [row.bits_per_byte for row in again.rows] == [row.bits_per_byte for row in results.rows]
+    with pytest.raises(RunError, match="another budget"):
+        compare(str(text), out=out, overrides=settings, resume=True, families=words["families"], tokens=7000)
+
+
+def test_a_stopped_comparison_goes_on_at_the_family_it_was_at(text, tmp_path):
+    out = tmp_path / "stopped"
+    words = [sys.executable, "-m", "chainrule", "compare", "--data", str(text), "--out", str(out)]
+    words += ["--families", "ngram,finite_memory", "--tokens", "400000", "--set", SMALL[0]]
+    log = out / "runs" / "finite_memory" / "metrics.jsonl"
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
+    while process.poll() is None and not log.exists():
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0  # as `train` that was asked to stop
+    assert b"--resume" in said
+    folder = ComparisonFolder(out)
+    assert folder.finish("ngram") is not None
+    assert folder.finish("finite_memory") is None
+    assert b"Traceback" not in said
+
+
+def test_text_for_gates_is_never_the_text_of_the_figures():
+    own = splits("a.txt", None, None, None, {})
+    assert (own.test_fraction, own.valid) == (0.1, None)
+    with_valid = splits("a.txt", "v.txt", None, None, {})
+    assert (with_valid.test, with_valid.valid) == ("v.txt", None)
+    with_both = splits("a.txt", "v.txt", "t.txt", None, {})
+    assert (with_both.test, with_both.valid) == ("t.txt", "v.txt")
+
+
+def test_a_part_without_weight_is_left_out():
+    random = np.random.default_rng(0)
+    good = random.exponential(size=4000).astype(np.float32)
+    other = random.exponential(size=4000).astype(np.float32)
+    assert worthwhile({"good": good, "other": other, "bad": good + 5}) == ["good", "other"]
+
+
+def test_more_time_makes_a_model_wider():
+    widths = [width_for("gpt", 65, operations) for operations in (1e11, 1e13, 1e15)]
+    assert widths == sorted(set(widths))
+    assert weights("gpt", 65, widths[1]) < weights("gpt", 65, widths[2])
+
+
+@pytest.mark.parametrize("family", language_families())
+def test_every_family_gets_a_size(family):
+    [leg] = legs([family], vocabulary=65, train_tokens=10**6, operations=1e13, tokens=None, chosen={})
+    model = FAMILIES[family].Config.parse({"vocabulary": 65, **leg.model})
+    assert model.vocabulary == 65
+
+
+def test_dropout_grows_with_the_passes_over_the_text():
+    assert [dropout(passes) for passes in (1, 5, 10, 40)] == [0.0, 0.1, 0.2, 0.3]
+
+
+def test_a_killed_process_is_explained(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("something\nthe last words\n")
+    assert reason_of(2, log) == "the last words"
+    assert "SIGKILL" in reason_of(-9, log)
+
+
+def test_unknown_words_are_one_line(text, tmp_path, chainrule):
+    common = ["compare", "--data", str(text), "--out", str(tmp_path / "x")]
+    for words, said in (
+        (["--families", "ngram,gtp"], "gpt"),
+        (["--set", "gtp.model.width=3"], "gpt"),
+        (["--set", "gpt.width=3"], "gpt.model.KEY"),
+    ):
+        outcome = chainrule(*common, *words)
+        assert outcome.code == 2
+        assert said in outcome.err
+    assert not (tmp_path / "x").exists()
+
+
+def test_unknown_families_are_refused():
+    with pytest.raises(ConfigError, match="unknown family"):
+        compare("text.txt", out="nowhere", families=["gtp"])

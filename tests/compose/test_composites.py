@@ -1,0 +1,66 @@
+"""Every composite passes every check that a family passes."""
+
+from __future__ import annotations
+
+import pytest
+
+from chainrule.compose import COMPOSITES
+from chainrule.errors import ConfigError
+from chainrule.models.base import NeuralModel
+from chainrule.testing import check_model, tiny_model
+from chainrule.testing.checks import all_checks
+from chainrule.testing.tiny import COMPOSED, composed_variants
+
+TRAINED = {"accumulated_pieces_are_the_big_batch", "a_resumed_run_is_the_uninterrupted_one"}
+WINDOWED = {"mixture", "ensemble", "sliding"}  # with a context so short that a text is several windows
+
+
+@pytest.mark.parametrize(("composite", "variant"), composed_variants())
+def test_composite_passes(composite: str, variant: str) -> None:
+    expected = set(all_checks(lambda: tiny_model(composite, variant))) - {"observing_in_pieces_is_observing_at_once"}
+    if not issubclass(COMPOSITES[composite], NeuralModel):
+        expected -= TRAINED
+    if composite in WINDOWED:
+        expected -= {"no_gradient_reaches_the_future"}
+    assert set(check_model(lambda: tiny_model(composite, variant))) == expected
+
+
+def test_every_registered_composite_has_a_tiny_form() -> None:
+    assert set(COMPOSED) == set(COMPOSITES)
+
+
+@pytest.mark.parametrize("gate", ["learned", "context"])
+@pytest.mark.parametrize("composite", ["mixture", "ensemble"])
+def test_no_gradient_reaches_the_future_through_a_gate(
+    composite: str, gate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = {"gate": gate, "parts": ({"family": "gpt", **_SMALL, "context": 16}, {"family": "recurrent", "width": 6})}
+    monkeypatch.setitem(COMPOSED[composite], "longer", longer)  # type: ignore[index]
+    check = "no_gradient_reaches_the_future"
+    assert check_model(lambda: tiny_model(composite, "longer"), only=check) == [check]
+
+
+_SMALL = {"layers": 1, "width": 8, "heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("mixture", {"parts": []}, "parts"),
+        ("mixture", {"parts": [{"order": 3}]}, "model.parts.0.family"),
+        ("mixture", {"parts": [{"family": "gpt", "widht": 3}]}, "did you mean 'width'"),
+        ("mixture", {"parts": [{"family": "gtp"}]}, "did you mean 'gpt'"),
+        ("mixture", {"parts": [{"family": "ngram", "vocabulary": 7}]}, "vocabulary of 7"),
+        ("mixture", {"parts": [{"family": "ngram"}], "weights": [0.5, 0.5]}, "2 weights for 1 parts"),
+        ("mixture", {"parts": [{"family": "ngram"}], "weights": [-1.0]}, "shares of one"),
+        ("mixture", {"parts": [{"family": "ngram"}], "gate": "magic"}, "gate"),
+        ("sliding", {"model": {"family": "ngram"}}, "need not slide"),
+        ("sliding", {"model": {"family": "gpt", "context": 8}, "overlap": 8}, "lower it to 4"),
+        ("reverse", {"model": {"family": "ngram"}}, "neural"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_explained(name: str, settings: dict[str, object], words: str) -> None:
+    from chainrule.compose import build
+
+    with pytest.raises(ConfigError, match=words):
+        build(name, {"vocabulary": 5, **settings})

@@ -1,0 +1,185 @@
+"""The attentive-convolution family: local features, attention over all of them, and its use as an encoder."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from chainrule.errors import ConfigError, DataError
+from chainrule.models.attentive_conv import AttentiveBlock, AttentiveConv, AttentiveConvConfig
+from chainrule.types import Batch, Sequences, merge, select, tensors
+
+VOCABULARY = 7
+
+
+def model_of(**settings: object) -> AttentiveConv:
+    """A small model in float64 whose weights are all random: zeros would hide mistakes."""
+    torch.manual_seed(0)
+    values = {"vocabulary": VOCABULARY, "layers": 2, "width": 8, "kernel": 3, "heads": 2, "context": 16}
+    model = AttentiveConv(AttentiveConvConfig.parse(values | settings)).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def text(rows: int = 3, length: int = 12) -> torch.Tensor:
+    return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(2))
+
+
+def seen(model: AttentiveConv, ids: torch.Tensor) -> set[int]:
+    """How many places back those tokens stand that the last prediction depends on."""
+    expected = model.extend(ids, model.start(batch_size=len(ids)).state).logits[:, -1]
+    found = set()
+    for back in range(1, ids.shape[1] + 1):
+        changed = ids.clone()
+        changed[:, -back] = (changed[:, -back] + 1) % VOCABULARY
+        if not torch.equal(model.extend(changed, model.start(batch_size=len(ids)).state).logits[:, -1], expected):
+            found.add(back)
+    return found
+
+
+@torch.no_grad()
+def test_convolutions_see_a_few_tokens_and_attention_sees_all() -> None:
+    model, ids = model_of(), text()
+    assert seen(model, ids) == set(range(1, 13))
+    for block in model.blocks:
+        assert isinstance(block, AttentiveBlock)
+        block.attentive.attention_out.weight.zero_()
+    assert seen(model, ids) == set(range(1, 6))  # two layers of kernel 3
+
+
+@torch.no_grad()
+def test_one_block_without_convolutions_does_not_know_which_tokens_stood_side_by_side() -> None:
+    """Attention alone compares tokens, not phrases: that is what the convolution is there for."""
+    model = model_of(layers=1)
+    (block,) = model.blocks
+    assert isinstance(block, AttentiveBlock)
+    features: list[torch.Tensor] = []
+    block.attentive.query_key_value.register_forward_hook(lambda _, inputs, __: features.append(inputs[0]))
+    same_token_after = torch.tensor([[1, 2, 5], [3, 4, 5]])
+    for convolution in (True, False):
+        if not convolution:
+            block.local.out.weight.zero_()
+        model.features(Sequences.full(same_token_after))
+        last = features.pop().view(2, 4, 8)[:, -1]
+        assert torch.allclose(last[0], last[1]) == (not convolution)
+
+
+@torch.no_grad()
+def test_features_are_what_predicts_the_following_token() -> None:
+    model, ids = model_of(), text()
+    features = model.features(Sequences.full(ids))
+    assert features.shape == (3, 12, 8)
+    found = model.readout(features)
+    torch.testing.assert_close(found[:, :-1], model.logits(Batch(Sequences.full(ids)))[:, 1:])
+    torch.testing.assert_close(found, model.extend(ids, model.start(batch_size=3).state).logits)
+
+
+@torch.no_grad()
+def test_features_of_a_row_do_not_depend_on_its_padding() -> None:
+    model, ids = model_of(), text()
+    lengths = torch.tensor([12, 5, 9])
+    spoilt = ids.masked_fill(~Sequences(ids, lengths).mask, 10**6)
+    found = model.features(Sequences(spoilt, lengths))
+    torch.testing.assert_close(found[1:2, :5], model.features(Sequences.full(ids[1:2, :5])))
+
+
+def test_features_carry_gradients_to_every_weight_but_the_readout() -> None:
+    model = model_of()
+    model.features(Sequences.full(text())).square().mul(torch.arange(8)).sum().backward()
+    without = {name for name, value in model.named_parameters() if value.grad is None or not value.grad.any()}
+    assert without == {"tokens.matrix", "tokens.bias"}
+
+
+@torch.no_grad()
+def test_rows_at_different_positions_go_on_together() -> None:
+    model, ids = model_of(), text()
+    states = [model.extend(ids[:1, :n], model.start().state).state for n in (3, 8, 1)]
+    more = text(length=4)
+    merged = select(merge(states), torch.tensor([2, 0, 1]))
+    for t in range(4):
+        together = model.step(more[:, t], merged)
+        merged = together.state
+    for row, read in enumerate((1, 3, 8)):
+        alone = torch.cat([ids[:1, :read], more[row : row + 1]], dim=1)
+        expected = model.extend(alone, model.start().state).logits[0, -1]
+        torch.testing.assert_close(together.logits[row, 0], expected)
+
+
+def test_gradients_through_extend_equal_those_through_logits() -> None:
+    model, ids = model_of(), text()
+    step = model.start(batch_size=3)
+    logits = [step.logits]
+    for chunk in ids[:, :-1].split([5, 1, 5], dim=1):
+        step = model.extend(chunk, step.state)
+        logits.append(step.logits)
+    parameters = list(model.parameters())
+    chunked = torch.autograd.grad(torch.cat(logits, dim=1).square().sum(), parameters)
+    whole = torch.autograd.grad(model.logits(Batch(Sequences.full(ids))).square().sum(), parameters)
+    torch.testing.assert_close(chunked, whole)
+
+
+@torch.no_grad()
+def test_the_state_has_the_size_of_the_context_from_the_start() -> None:
+    model = model_of()
+    step = model.start()
+    sizes = set()
+    for token in text(rows=1)[0]:
+        sizes.add(sum(tensor.numel() for tensor in tensors(step.state)))
+        step = model.step(token[None], step.state)
+    assert sizes == {2 * 2 * 8 + 2 * 2 * 16 * 8 + 1}  # rings, keys and values, the position
+
+
+@torch.no_grad()
+def test_a_sequence_longer_than_the_context_is_refused() -> None:
+    model = model_of()
+    refused = pytest.raises(DataError, match="17 tokens does not fit into the context of 16")
+    with refused:
+        model.logits(Batch(Sequences.full(text(1, 17))))
+    with refused:
+        model.features(Sequences.full(text(1, 16)))  # BOS is read as well
+    for rows in (1, 2):
+        full = model.extend(text(rows, 15), model.start(batch_size=rows).state).state
+        with refused:
+            model.step(torch.zeros(rows, dtype=torch.int64), full)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@torch.no_grad()
+def test_the_readout_is_its_table(tied: bool) -> None:
+    model, hidden = model_of(tied=tied), torch.randn(4, 8, dtype=torch.float64)
+    weight, bias = model.readout_table()
+    assert bias is not None
+    torch.testing.assert_close(model.readout(hidden), hidden @ weight[:VOCABULARY].T + bias)
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model, batch = model_of(dropout=0.5), Batch(Sequences.full(text()))
+    assert torch.equal(model.logits(batch), model.logits(batch))
+    model.train()
+    assert not torch.equal(model.logits(batch), model.logits(batch))
+
+
+def test_an_untrained_model_predicts_almost_uniformly() -> None:
+    torch.manual_seed(0)
+    model = AttentiveConv(AttentiveConvConfig(vocabulary=65))
+    losses = -model.log_prob(Batch(Sequences.full(torch.randint(65, (4, 64))))) / 64
+    assert losses.mean().item() == pytest.approx(math.log(65), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"width": 130, "heads": 4}, "width 130 is not divisible by heads 4; try 128 or 132"),
+        ({"width": 12, "heads": 4}, "heads of width 3 cannot be rotated"),
+        ({"kernel": 1}, "'kernel' has the value 1"),
+        ({"kernels": 3}, "did you mean 'kernel'?"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_explained(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        model_of(**settings)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)

@@ -1,0 +1,148 @@
+"""The finite-memory family: a prediction depends on the last k tokens, and on nothing before them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from chainrule.errors import ConfigError
+from chainrule.models.finite_memory import FiniteMemory, FiniteMemoryConfig
+from chainrule.types import Batch, Sequences, tensors
+
+VOCABULARY = 7
+
+
+def model_of(**settings: object) -> FiniteMemory:
+    """A small model in float64 whose weights are all random: zeros would hide mistakes."""
+    torch.manual_seed(0)
+    values = {"vocabulary": VOCABULARY, "memory": 3, "layers": 2, "width": 8}
+    model = FiniteMemory(FiniteMemoryConfig.parse(values | settings)).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def text(rows: int = 3, length: int = 12) -> torch.Tensor:
+    return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(2))
+
+
+def after(model: FiniteMemory, ids: torch.Tensor) -> torch.Tensor:
+    """The prediction after all of the ids, (B, V)."""
+    return model.extend(ids, model.start(batch_size=len(ids)).state).logits[:, -1]
+
+
+@pytest.mark.parametrize("memory", [1, 2, 5])
+@torch.no_grad()
+def test_a_prediction_depends_on_the_last_k_tokens_and_on_no_earlier_one(memory: int) -> None:
+    model, ids = model_of(memory=memory), text()
+    expected = after(model, ids)
+    for back in range(1, ids.shape[1] + 1):
+        changed = ids.clone()
+        changed[:, -back] = (changed[:, -back] + 1) % VOCABULARY
+        same = torch.equal(after(model, changed), expected)
+        assert same == (back > memory), f"the token {back} places back"
+
+
+@torch.no_grad()
+def test_a_memory_of_one_token_is_a_markov_chain() -> None:
+    model, ids = model_of(memory=1), text(rows=1, length=60)
+    transitions = after(model, torch.arange(VOCABULARY)[:, None])  # (V, V)
+    logits = model.logits(Batch(Sequences.full(ids)))[0]
+    torch.testing.assert_close(logits[1:], transitions[ids[0, :-1]])
+
+
+@torch.no_grad()
+def test_the_same_tokens_give_the_same_prediction_anywhere_but_near_the_beginning() -> None:
+    model, phrase = model_of(memory=3), torch.tensor([[4, 2, 5]])
+    later = after(model, torch.cat([text(rows=1), phrase], dim=1))
+    torch.testing.assert_close(after(model, phrase), later)
+    assert not torch.allclose(after(model, phrase[:, 1:]), after(model, torch.cat([text(1), phrase[:, 1:]], dim=1)))
+
+
+@torch.no_grad()
+def test_the_state_is_the_last_tokens_and_before_bos_there_is_nothing() -> None:
+    model, ids = model_of(memory=4), text()
+    state = model.start(batch_size=3).state
+    assert state.tolist() == [[model.nothing, model.nothing, model.bos]] * 3
+    for chunk in ids.split(5, dim=1):
+        state = model.extend(chunk, state).state
+    (tensor,) = tensors(state)
+    assert torch.equal(tensor, ids[:, -3:])
+
+
+@torch.no_grad()
+def test_one_token_of_one_text_in_numpy_is_what_torch_gives_for_many() -> None:
+    model, ids = model_of(), text()
+    whole = model.logits(Batch(Sequences.full(ids)))
+    step = model.start()
+    for t, token in enumerate(ids[0]):
+        torch.testing.assert_close(step.logits[:, -1], whole[:1, t])
+        step = model.step(token[None], step.state)
+
+
+def test_gradients_do_not_see_where_a_text_was_cut() -> None:
+    model, ids = model_of(), text()
+    state = model.start(batch_size=3).state
+    chunks = []
+    for chunk in ids[:, :-1].split(4, dim=1):
+        logits, state = model.extend(chunk, state)
+        chunks.append(logits)
+    whole = model.logits(Batch(Sequences.full(ids)))[:, 1:]
+    parameters = list(model.parameters())
+    found, expected = (
+        torch.autograd.grad(logits.square().sum(), parameters) for logits in (torch.cat(chunks, dim=1), whole)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("tied", "tables"), [(True, [(8, VOCABULARY + 2)]), (False, [(8, VOCABULARY), (VOCABULARY + 2, 8)])]
+)
+def test_what_stands_before_a_text_can_be_read_and_never_predicted(tied: bool, tables: list[tuple[int, int]]) -> None:
+    model = model_of(tied=tied)
+    assert (model.bos, model.nothing) == (VOCABULARY, VOCABULARY + 1)
+    assert after(model, text()).shape == (3, VOCABULARY)
+    assert [table.shape for table in model.tables()] == tables
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@torch.no_grad()
+def test_the_readout_is_its_table(tied: bool) -> None:
+    model, hidden = model_of(tied=tied), torch.randn(4, 8, dtype=torch.float64)
+    weight, bias = model.readout_table()
+    assert bias is not None
+    torch.testing.assert_close(model.readout(hidden), hidden @ weight[:VOCABULARY].T + bias)
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model, batch = model_of(dropout=0.5), Batch(Sequences.full(text()))
+    assert torch.equal(model.logits(batch), model.logits(batch))
+    model.train()
+    assert not torch.equal(model.logits(batch), model.logits(batch))
+
+
+def test_an_untrained_model_predicts_almost_uniformly() -> None:
+    torch.manual_seed(0)
+    model = FiniteMemory(FiniteMemoryConfig(vocabulary=65))
+    losses = -model.log_prob(Batch(Sequences.full(torch.randint(65, (4, 64))))) / 64
+    assert losses.mean().item() == pytest.approx(math.log(65), abs=0.1)
+
+
+def test_it_learns_to_repeat_the_token_k_places_back() -> None:
+    torch.manual_seed(0)
+    model = FiniteMemory(FiniteMemoryConfig(vocabulary=VOCABULARY, memory=4, layers=1, width=16))
+    ids = text(rows=16, length=4).repeat(1, 6)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = -model.token_log_probs(Batch(Sequences.full(ids)))[:, 4:].mean()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+
+
+def test_a_memory_of_no_token_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="'memory' has the value 0"):
+        model_of(memory=0)

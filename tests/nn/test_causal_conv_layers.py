@@ -1,0 +1,157 @@
+"""Causal convolutions give what `conv1d` gives, whole or in pieces, from a state whose size is fixed."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chainrule.nn.causal_conv import DelayLine, GatedConvolution
+from chainrule.nn.linear import Projection
+
+WIDTH = 5
+LENGTH = 23
+
+every_shape = pytest.mark.parametrize(("kernel", "dilation"), [(2, 1), (2, 4), (3, 1), (3, 3), (4, 2), (3, 16)])
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def start(line: DelayLine, rows: int) -> tuple[Tensor, Tensor]:
+    """The ring and the positions of rows that have read nothing."""
+    return line.initial(rows, random(1)), torch.zeros(rows, dtype=torch.int64)
+
+
+def convolved(x: Tensor, weight: Tensor, kernel: int, dilation: int) -> Tensor:
+    """torch's own causal convolution of x (B, T, D) by taps that stand below each other, (k D, O)."""
+    filters = weight.view(kernel, x.shape[2], -1).permute(2, 1, 0)  # (O, D, k)
+    padded = F.pad(x.mT, ((kernel - 1) * dilation, 0))
+    return F.conv1d(padded, filters, dilation=dilation).mT
+
+
+@every_shape
+def test_taps_times_a_matrix_are_a_dilated_causal_convolution(kernel: int, dilation: int) -> None:
+    line, x, weight = DelayLine(WIDTH, kernel, dilation), random(2, LENGTH, WIDTH), random(kernel * WIDTH, 7, seed=1)
+    torch.testing.assert_close(line.read(x, *start(line, 2)).met @ weight, convolved(x, weight, kernel, dilation))
+
+
+@every_shape
+@pytest.mark.parametrize("chunks", [[1] * LENGTH, [4, 1, 1, 9, 8], [0, 22, 1]])
+@torch.no_grad()
+def test_taps_of_chunks_are_those_of_the_whole(kernel: int, dilation: int, chunks: list[int]) -> None:
+    line, x = DelayLine(WIDTH, kernel, dilation), random(2, LENGTH, WIDTH)
+    ring, positions = start(line, 2)
+    found = []
+    for chunk in x.split(chunks, dim=1):
+        met, ring = line.read(chunk, ring, positions)
+        positions = positions + chunk.shape[1]
+        found.append(met)
+    torch.testing.assert_close(torch.cat(found, dim=1), line.read(x, *start(line, 2)).met)
+
+
+@every_shape
+@pytest.mark.parametrize("chunk", [1, 2])
+@torch.no_grad()
+def test_rows_at_different_positions_each_meet_their_own_past(kernel: int, dilation: int, chunk: int) -> None:
+    line, x = DelayLine(WIDTH, kernel, dilation), random(3, LENGTH, WIDTH)
+    starts = [0, 5, 12]
+    rings = [line.read(x[row : row + 1, :begin], *start(line, 1)).ring for row, begin in enumerate(starts)]
+    new = torch.stack([x[row, begin : begin + chunk] for row, begin in enumerate(starts)])
+    found, ring = line.read(new, torch.cat(rings), torch.tensor(starts))
+    ends = torch.tensor(starts) + chunk
+    following = line.read(torch.stack([x[row, end] for row, end in enumerate(ends)])[:, None], ring, ends).met
+    whole = line.read(x, *start(line, 3)).met
+    expected = torch.stack([whole[row, begin : begin + chunk + 1] for row, begin in enumerate(starts)])
+    torch.testing.assert_close(torch.cat([found, following], dim=1), expected)
+
+
+@every_shape
+def test_a_ring_holds_the_last_inputs_in_the_order_of_time(kernel: int, dilation: int) -> None:
+    line, x = DelayLine(WIDTH, kernel, dilation), random(1, 40, WIDTH)
+    ring = line.read(x, *start(line, 1)).ring
+    assert ring.numel() == line.reach * WIDTH
+    torch.testing.assert_close(line.unroll(ring, torch.tensor([40])), x[:, 40 - line.reach :])
+
+
+@torch.no_grad()
+def test_a_single_step_touches_one_slot_however_far_the_kernel_reaches() -> None:
+    line = DelayLine(WIDTH, kernel=3, dilation=8)
+    ring = random(1, 8, 2 * WIDTH)
+    before = ring.clone()
+    after = line.read(random(1, 1, WIDTH, seed=1), ring, torch.tensor([21])).ring
+    assert after is ring
+    assert (ring != before).any(dim=-1).nonzero()[:, 1].tolist() == [21 % 8]
+
+
+def test_a_ring_is_left_as_it_was_while_gradients_are_wanted() -> None:
+    line, ring = DelayLine(WIDTH, kernel=3, dilation=2), random(1, 2, 2 * WIDTH)
+    before = ring.clone()
+    line.read(random(1, 1, WIDTH, seed=1), ring, torch.tensor([5]))
+    assert torch.equal(ring, before)
+
+
+@every_shape
+def test_gradients_through_chunks_are_those_through_the_whole(kernel: int, dilation: int) -> None:
+    line, x = DelayLine(WIDTH, kernel, dilation), random(2, LENGTH, WIDTH).requires_grad_()
+    weights = random(2, LENGTH, kernel * WIDTH, seed=1)
+    ring, positions = start(line, 2)
+    found = []
+    for chunk in x.split([9, 1, 13], dim=1):
+        met, ring = line.read(chunk, ring, positions)
+        positions = positions + chunk.shape[1]
+        found.append(met)
+    (chunked,) = torch.autograd.grad((torch.cat(found, dim=1) * weights).sum(), x)
+    (whole,) = torch.autograd.grad((line.read(x, *start(line, 2)).met * weights).sum(), x)
+    torch.testing.assert_close(chunked, whole)
+
+
+def gated(kernel: int, dilation: int) -> GatedConvolution:
+    layer = GatedConvolution(WIDTH, kernel=kernel, dilation=dilation).double()
+    with torch.no_grad():
+        for seed, parameter in enumerate(layer.parameters()):
+            parameter.copy_(random(*parameter.shape, seed=seed))
+    return layer
+
+
+@every_shape
+def test_a_gated_convolution_is_one_convolution_times_the_sigmoid_of_another(kernel: int, dilation: int) -> None:
+    layer, x = gated(kernel, dilation), random(2, LENGTH, WIDTH)
+    value, gate = (convolved(x, part.weight, kernel, dilation) for part in (layer.value, layer.gate))
+    found, _ = layer(x, layer.initial(2), torch.zeros(2, dtype=torch.int64))
+    torch.testing.assert_close(found, (value * gate.sigmoid()) @ layer.out.weight)
+
+
+@every_shape
+@torch.no_grad()
+def test_single_inputs_in_numpy_give_what_torch_gives_for_all(kernel: int, dilation: int) -> None:
+    layer, x = gated(kernel, dilation), random(1, LENGTH, WIDTH)
+    whole, after = layer(x, layer.initial(1), torch.zeros(1, dtype=torch.int64))
+    ring = layer.initial(1)[0].numpy()
+    found = np.stack([layer.step(row, ring, position) for position, row in enumerate(x[0].numpy())])
+    np.testing.assert_allclose(found, whole[0].numpy(), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(ring, after[0].numpy())
+
+
+@torch.no_grad()
+def test_a_gate_that_is_shut_tight_does_not_overflow() -> None:
+    layer = GatedConvolution(2, kernel=2)
+    for part in (layer.value, layer.gate, layer.out):
+        part.weight.fill_(1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shut = layer.step(np.full(2, -1e4, np.float32), layer.initial(1)[0].numpy(), 0)
+    np.testing.assert_allclose(shut, 0, atol=1e-20)
+
+
+def test_every_weight_is_a_matrix_of_one_linear_map() -> None:
+    layer = gated(3, 2)
+    assert {name: type(part) for name, part in layer.named_children()} == dict.fromkeys(
+        ("value", "gate", "out"), Projection
+    )
+    assert {tuple(parameter.shape) for parameter in layer.parameters()} == {(3 * WIDTH, WIDTH), (WIDTH, WIDTH)}
