@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-slow check format bench docs clean
 
-demo: .venv/ready  ## train on the machine's own prose for two minutes, compare with an n-gram, write a few lines
+demo: .venv/ready  ## compare every family on the machine's own prose for four minutes, and write a few lines
 	$(BIN)/python examples/demo.py
 
 test: .venv/ready-dev  ## every test but the slow ones
@@ -29,6 +29,8 @@ bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
 	$(BIN)/python benchmarks/matvec.py --threads 1
 	$(BIN)/python benchmarks/gpt.py --threads 1
 	$(BIN)/python benchmarks/recurrent.py --threads 1
+	$(BIN)/python benchmarks/convolutions.py --threads 1
+	$(BIN)/python benchmarks/noise.py --threads 1
 
 docs: .venv/ready-dev  ## the manual, in site/
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
