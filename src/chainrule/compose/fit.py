@@ -80,19 +80,24 @@ def gather(
 ) -> Evidence:
     """Let the parts read the corpus once, and keep what the gate needs of as many predictions as fit."""
     kept = _sample(model, len(corpus), generator)
-    found: list[Evidence] = []
-    done = 0
+    total = int(kept.sum())
+    if total < 2 * STRIPES:
+        raise DataError(f"{total} tokens are too few to fit a gate; give more validation data")
+    whole: Evidence | None = None
+    done = filled = 0
     for where, log_probs, features in _predictions(model, corpus):
         rows = kept[where].nonzero()[:, 0].to(model.device)
         targets = torch.from_numpy(corpus.tokens[where.numpy()].astype(np.int64)).to(model.device)
         chosen = [one[rows] for one in log_probs]
-        found.append(model.evidence(chosen, targets[rows], features[rows], generator))
-        done += len(where)
+        piece = model.evidence(chosen, targets[rows], features[rows], generator)
+        if whole is None:  # all of the room at once: to put pieces together in the end would take it twice
+            whole = Evidence(*(tensor.new_empty(total, *tensor.shape[1:]) for tensor in piece))
+        for room, tensor in zip(whole, piece, strict=True):
+            room[filled : filled + len(tensor)] = tensor
+        done, filled = done + len(where), filled + len(rows)
         if progress is not None:
             progress(done / len(corpus))
-    whole = Evidence(*(torch.cat(column) for column in zip(*found, strict=True)))
-    if len(whole.own) < 2 * STRIPES:
-        raise DataError(f"{len(whole.own)} tokens are too few to fit a gate; give more validation data")
+    assert whole is not None
     return whole
 
 
