@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import chainrule
+from chainrule.comparison.compare import compare
 
 
 def test_a_seven_gram_of_tiny_shakespeare(shared_data: Path, tmp_path: Path) -> None:
@@ -41,16 +43,42 @@ def test_a_gpt_of_tiny_shakespeare_in_five_minutes(shared_data: Path, tmp_path: 
     assert run.info()["validation"]["nats_per_token"] <= 1.58
 
 
+def train_words(folder: Path, name: str, family: str, out: Path, **words: Any) -> chainrule.Run:
+    """A run on the words of the Penn Treebank or of WikiText-2, with their own validation and test data."""
+    train, valid, test = (str(folder / f"{name}{part}.txt.gz") for part in ("train", "valid", "test"))
+    settings = {**words.pop("settings", {}), "data": {"test": test}}
+    return chainrule.train(family, data=train, valid=valid, tokenizer="words", out=out, settings=settings, **words)
+
+
 @pytest.mark.slow
-def test_an_lstm_of_the_penn_treebank_in_25_minutes(shared_data: Path, tmp_path: Path) -> None:
+def test_an_lstm_of_the_penn_treebank_in_25_minutes_and_its_mixture_in_40(shared_data: Path, tmp_path: Path) -> None:
     ptb = shared_data / "ptb"
-    run = chainrule.train(
-        "recurrent",
-        data=str(ptb / "ptb.train.txt.gz"),
-        valid=str(ptb / "ptb.valid.txt.gz"),
-        tokenizer="words",
-        out=tmp_path / "run",
-        minutes=25,
-        settings={"model": {"width": 200}, "data": {"test": str(ptb / "ptb.test.txt.gz")}},
-    )
+    lstm = {"model": {"width": 200, "dropout": 0.2}}
+    run = train_words(ptb, "ptb.", "recurrent", tmp_path / "lstm", minutes=25, settings=lstm)
     assert run.info()["test"]["perplexity"] <= 115
+    train_words(ptb, "ptb.", "ngram", tmp_path / "ngram")
+    parts = [tmp_path / "lstm", tmp_path / "ngram"]
+    both = chainrule.mix(parts, out=tmp_path / "both", kind="ensemble", recall=2000)
+    assert both.info()["test"]["perplexity"] <= 92
+
+
+@pytest.mark.slow
+def test_a_mixture_of_wikitext_2_in_an_hour(shared_data: Path, tmp_path: Path) -> None:
+    wikitext = shared_data / "wikitext-2"
+    settings = {
+        "model": {"width": 256, "dropout": 0.2},
+        "train": {"objective": "sampled", "noise": 2048, "batch_tokens": 1024},
+    }
+    train_words(wikitext, "", "recurrent", tmp_path / "lstm", minutes=25, settings=settings)
+    train_words(wikitext, "", "ngram", tmp_path / "ngram")
+    parts = [tmp_path / "lstm", tmp_path / "ngram"]
+    both = chainrule.mix(parts, out=tmp_path / "both", kind="ensemble", recall=2000)
+    assert both.info()["test"]["perplexity"] <= 125
+
+
+@pytest.mark.slow
+def test_the_best_mixture_of_tiny_shakespeare_in_ten_minutes(shared_data: Path, tmp_path: Path) -> None:
+    results = compare(str(shared_data / "tinyshakespeare" / "input.txt"), out=tmp_path / "comparison", minutes=10)
+    best = results.rows[0]
+    assert best.kind == "mixture"
+    assert best.nats_per_token <= 1.40

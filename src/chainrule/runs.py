@@ -252,6 +252,7 @@ class Run:
             "parameters": parameters(self.model),
             "vocabulary": self.model.vocabulary,
             "context": self.model.context,
+            "reach": self.model.reach,
             "tokenizer": self.config.tokenizer,
             "tokenizer_note": self.tokenizer.note,
             "data": self.config.data.train,

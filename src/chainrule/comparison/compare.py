@@ -19,7 +19,7 @@ import torch
 from chainrule.comparison.analysis import analyse, count_words, interval
 from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, Finish, Splits, read_splits
 from chainrule.comparison.measure import decoding_speed, sample
-from chainrule.comparison.plan import Plan, language_families, make_plan
+from chainrule.comparison.plan import MANY_TOKENS, Plan, language_families, make_plan
 from chainrule.comparison.race import Race
 from chainrule.comparison.recommend import recommend
 from chainrule.comparison.report import render
@@ -37,6 +37,7 @@ DEFAULT_MINUTES = 10.0
 HELD_OUT = 0.1  # share of the data that the figures are taken on, where no other text is given for them
 GATE_SHARE = 0.05  # share of the training text kept back for stopping early and for fitting gates
 MIXTURE = "mixture"
+RECALLED = 2000  # tokens that parts of a mixture remember, where a token is a word
 LEAST_WEIGHT = 0.02  # of a part in a plain mixture; one that gets less is left out
 
 
@@ -104,13 +105,13 @@ def compare(
     )
     plan = folder.begin(plan, resume=resume)
     watcher.planned(plan)
-    torch.set_num_threads(threads)
     failures = Race(folder, plan, watcher.leg).run()
     for failure in failures:
         watcher.failed(failure)
     finished = [name for name in names if folder.finish(name) is not None]
     if not finished:
         raise TrainingError(f"no family could be trained; {failures[0].name}: {failures[0].reason}")
+    torch.set_num_threads(plan.threads * plan.jobs)  # nothing else is running now
     results = findings(folder, plan, finished, failures, watcher)
     write_whole(folder.results_file, results.model_dump_json(indent=2))
     write_whole(folder.report_file, render(results))
@@ -207,6 +208,7 @@ def mixture(folder: ComparisonFolder, names: Sequence[str], texts: Splits, watch
         [folder.run(name) for name in parts],
         out=folder.run(MIXTURE),
         kind="ensemble",
+        recall=RECALLED if texts.vocabulary >= MANY_TOKENS else None,
         device="cpu",
         scored=False,
         reporter=_Relay(watcher),
@@ -276,7 +278,7 @@ def _row(
         interval=interval(found.nats, held_out.bytes),
         train_tokens=finish.tokens,
         train_tokens_per_second=finish.tokens / finish.seconds,
-        decode_tokens_per_second=decoding_speed(run, texts.held_out[VALIDATION]),
+        decode_tokens_per_second=decoding_speed(run, texts.held_out[VALIDATION], threads=plan.threads),
         seconds=finish.seconds,
         memory_bytes=finish.memory_bytes,
         curve=curve(run),
@@ -286,10 +288,11 @@ def _row(
 
 
 def part_weights(run: Run) -> dict[str, float]:
-    """The mean weight of each part of a mixture, as its gate was fitted."""
+    """The share of each part in the mean weights of a fitted gate."""
     [fit] = [record for record in run.folder.records("metrics.jsonl") if "gate" in record]
-    names = [Path(path).name for path in fit["runs"]]
-    return dict(zip(names, fit["weights"], strict=True))
+    weights = [max(0.0, weight) for weight in fit["weights"]]
+    total = sum(weights) or 1.0
+    return {Path(path).name: weight / total for path, weight in zip(fit["runs"], weights, strict=True)}
 
 
 def curve(run: Run) -> list[Point]:

@@ -42,6 +42,7 @@ class Finish(Settings):
 class Splits(NamedTuple):
     """The text of a comparison as one tokenizer encodes it."""
 
+    vocabulary: int
     train: Corpus
     held_out: dict[str, Corpus]  # validation: for stopping and for gates; test: for the figures
 
@@ -50,7 +51,7 @@ def read_splits(run: Run) -> Splits:
     """What a run was trained on and what it has not seen."""
     prepared = prepare(run.config.data, run.config.tokenizer, tokenizer=run.tokenizer)
     assert prepared.test is not None
-    return Splits(prepared.train, {VALIDATION: prepared.valid, TEST: prepared.test})
+    return Splits(run.model.vocabulary, prepared.train, {VALIDATION: prepared.valid, TEST: prepared.test})
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import torch
+
 from chainrule.data.corpus import Corpus
 from chainrule.decoding import Sampling, stream
 from chainrule.runs import Run
@@ -14,8 +16,17 @@ LONGEST = 1000  # tokens written at most
 SAMPLE_BYTES = 400
 
 
-def decoding_speed(run: Run, corpus: Corpus, seconds: float = 2.0) -> float:
+def decoding_speed(run: Run, corpus: Corpus, *, threads: int, seconds: float = 2.0) -> float:
     """Tokens a second, one text at a time, sampled after a prompt from a corpus."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _speed(run, corpus, seconds)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _speed(run: Run, corpus: Corpus, seconds: float) -> float:
     prompt = [int(token) for token in corpus.tokens[:PROMPT]]
     length = WARM_UP + LONGEST
     written, began = 0, 0.0

@@ -25,7 +25,7 @@ class Row(Settings):
     summary: str = Field(description="one line on what the model is")
     run: str = Field(description="folder of the run, relative to that of the comparison")
     settings: dict[str, Any] = Field(description="the sizes and rates that were chosen for the budget")
-    parts: dict[str, float] = Field({}, description="of a mixture: mean weight of each part")
+    parts: dict[str, float] = Field({}, description="of a mixture: share of each part in the weights")
     parameters: int
     nats_per_token: float
     bits_per_byte: float

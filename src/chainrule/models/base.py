@@ -82,6 +82,11 @@ class AutoregressiveModel(DensityModel):
         """
         return None
 
+    @property
+    def reach(self) -> int | None:
+        """How many of the tokens before it a prediction can depend on; None where there is no limit."""
+        return self.context
+
     @final
     def step(self, token: Tensor, state: State) -> Step:
         """Read one token (B,) and predict the next."""

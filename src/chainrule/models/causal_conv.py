@@ -58,7 +58,7 @@ class CausalConv(TabledReadout):
     Dilations 1, 2, 4, … make the receptive field grow exponentially with depth (WaveNet: van den Oord et al., 2016;
     Bai et al., 2018); the gated linear unit and the residual stack are those of Dauphin et al. (2017). Norms are RMS
     norms without weights; E holds the embeddings if they are tied. A prediction depends on the last
-    `receptive_field` tokens and on nothing before them, so text of any length is read with a state of fixed size.
+    `reach` tokens and on nothing before them, so text of any length is read with a state of fixed size.
     """
 
     Config = CausalConvConfig
@@ -76,8 +76,7 @@ class CausalConv(TabledReadout):
         self.dropout = nn.Dropout(config.dropout)
 
     @property
-    def receptive_field(self) -> int:
-        """How many tokens a prediction can depend on, BOS among them."""
+    def reach(self) -> int:
         return self.config.receptive_field
 
     @property

@@ -68,6 +68,10 @@ class FiniteMemory(TabledReadout):
         # What is carried from row to row are tokens, so an edge costs nothing; many short rows see more of the text.
         return self.config.segment
 
+    @property
+    def reach(self) -> int:
+        return self.config.memory
+
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.tokens.tables()
 

@@ -83,6 +83,10 @@ class NGram(AutoregressiveModel, CountModel):
         return self.vocabulary
 
     @property
+    def reach(self) -> int:
+        return self.order - 1
+
+    @property
     def sizes(self) -> list[int]:
         """How many n-grams of each order the model knows."""
         return [self._log_probs(order).numel() for order in range(1, self.order + 1)]
