@@ -198,6 +198,11 @@ def test_unknown_words_are_one_line(text, tmp_path, chainrule):
         (["--families", "ngram,gtp"], "gpt"),
         (["--set", "gtp.model.width=3"], "gpt"),
         (["--set", "gpt.width=3"], "gpt.model.KEY"),
+        (["--valid", "-"], "standard input"),
+        (["--minutes", "0"], "no time to train"),
+        (["--valid-fraction", "1.5"], "test_fraction"),
+        (["--budget-curve", "--tokens", "100"], "leave --tokens out"),
+        (["--valid", str(tmp_path / "missing.txt")], "missing.txt"),
     ):
         outcome = chainrule(*common, *words)
         assert outcome.code == 2

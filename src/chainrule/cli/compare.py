@@ -76,7 +76,10 @@ def compare(
     from chainrule.cli.watching import Lines
     from chainrule.comparison.compare import compare as run_comparison
     from chainrule.comparison.curve import budget_curve as run_curve
+    from chainrule.errors import ConfigError
 
+    if budget_curve and tokens is not None:
+        raise ConfigError("--budget-curve goes over minutes; leave --tokens out")
     settings: dict[str, Any] = {
         "out": out,
         "families": None if families is None else [name.strip() for name in families.split(",") if name.strip()],

@@ -84,6 +84,8 @@ def compare(
     """
     watcher = watcher or Watcher()
     folder = ComparisonFolder(Path(out))
+    if minutes is not None and minutes <= 0:
+        raise ConfigError(f"a comparison of {minutes:g} minutes has no time to train; give it at least 1")
     names = chosen_families(families)
     chosen = chosen_settings(overrides, names)
     config = splits(data, valid, test, held_out, chosen.get("data", {}))
@@ -122,6 +124,10 @@ def splits(
     data: str, valid: str | None, test: str | None, held_out: float | None, settings: Mapping[str, Any]
 ) -> DataConfig:
     """Which text is for what; see `compare`."""
+    if "-" in (data, valid, test):
+        raise ConfigError(
+            "a comparison reads its data in several processes, standard input only once; save it to a file"
+        )
     values: dict[str, Any] = {"train": data, "valid_fraction": GATE_SHARE, **settings}
     if test is not None:
         values |= {"test": test, **({} if valid is None else {"valid": valid})}

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +98,10 @@ class Race:
 
     @contextlib.contextmanager
     def _stoppable(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():  # where Python delivers no signals
+            yield
+            return
+
         def stop(number: int, frame: object) -> None:
             urgent, self.stopping = self.stopping, True
             for process in self.processes.values():
