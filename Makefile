@@ -31,6 +31,7 @@ bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
 	$(BIN)/python benchmarks/recurrent.py --threads 1
 	$(BIN)/python benchmarks/convolutions.py --threads 1
 	$(BIN)/python benchmarks/noise.py --threads 1
+	$(BIN)/python benchmarks/beam.py --threads 1
 
 docs: .venv/ready-dev  ## the manual, in site/
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"

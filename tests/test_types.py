@@ -39,6 +39,15 @@ def test_merge_is_the_way_back_from_select() -> None:
         assert torch.equal(found, expected)
 
 
+def test_merging_brings_states_of_different_widths_to_the_widest() -> None:
+    wide, narrow = torch.ones(1, 2, 5), torch.full((2, 2, 3), 2.0)
+    merged, lengths = merge([(wide, torch.tensor([5])), (narrow, torch.tensor([3, 1]))])
+    assert lengths.tolist() == [5, 3, 1]
+    assert torch.equal(merged[:1], wide)
+    assert torch.equal(merged[1:, :, :3], narrow)
+    assert not merged[1:, :, 3:].any()
+
+
 def test_detach_cuts_every_tensor_from_its_graph() -> None:
     live = map_state(lambda tensor: tensor.float().requires_grad_() * 2, state(2))
     assert all(tensor.requires_grad for tensor in tensors(live))

@@ -12,13 +12,11 @@ import torch
 from chainrule.compose import build
 from chainrule.compose import kind as kind_named
 from chainrule.compose.composite import reads_backwards
-from chainrule.compose.reverse import turned_corpus
 from chainrule.config import BUDGETS, RunConfig, TrainConfig, apply_overrides, read_toml
-from chainrule.data.batching import Documents, Feed, Lanes, Windows
-from chainrule.data.corpus import Corpus, Prepared, prepare
 from chainrule.errors import ConfigError, TrainingError
-from chainrule.evaluation.likelihood import protocol_for, score
-from chainrule.models.base import CountModel, NeuralModel
+from chainrule.evaluation.likelihood import score
+from chainrule.material import HeldOut, Material, open_material
+from chainrule.models.base import Conditional, CountModel, NeuralModel
 from chainrule.objectives import (
     Likelihood,
     Noise,
@@ -32,23 +30,27 @@ from chainrule.objectives import (
 from chainrule.runs import Run, choose_device, load
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
-from chainrule.training.learner import CarriedSegments, Learner, WholeSequences
 from chainrule.training.loop import Trainer
 from chainrule.training.memory import keep_freed_memory
 from chainrule.training.progress import Recorder, Reporter
 
 __all__ = ["Run", "load", "train"]
 
-VALIDATION_PIECES = 16  # parts of a stream that are validated side by side while training
-
 
 def train(
     family: str,
     *,
     data: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
     valid: str | None = None,
+    valid_source: str | None = None,
+    valid_target: str | None = None,
     valid_fraction: float | None = None,
+    test_source: str | None = None,
+    test_target: str | None = None,
     tokenizer: str | None = None,
+    source_tokenizer: str | None = None,
     out: str | Path | None = None,
     minutes: float | None = None,
     steps: int | None = None,
@@ -66,6 +68,8 @@ def train(
 ) -> Run:
     """Train a model of a family on data of your own; the words are those of `chainrule train`.
 
+    A translation family learns from pairs: `data` that holds both sides, or a `source` and a `target` line by line.
+
     What has no word of its own is in `settings`, nested as in a config file: {"model": {"width": 256}, "train":
     {"batch_tokens": 8192}}, or in `overrides`: ["model.width=256"]. Later words win: the family's recipe, the config
     file, `settings`, the words above, `overrides`. When training has ended, the validation and test data are scored,
@@ -77,10 +81,16 @@ def train(
     words = {
         "family": family,
         "tokenizer": tokenizer,
+        "source_tokenizer": source_tokenizer,
         "seed": seed,
         "threads": threads,
         "device": device,
-        "data": {"train": data, "valid": valid, "valid_fraction": valid_fraction},
+        "data": {
+            **_sides("", "train", data, source, target),
+            **_sides("valid-", "valid", valid, valid_source, valid_target),
+            **_sides("test-", "test", None, test_source, test_target),
+            "valid_fraction": valid_fraction,
+        },
         "train": {"minutes": minutes, "steps": steps, "epochs": epochs, "tokens": tokens},
     }
     values = combine(read_toml(Path(config)) if config is not None else {}, settings or {}, words, overrides)
@@ -90,7 +100,7 @@ def train(
         wanted = continued(folder.config(), values)
     else:
         if "train" not in values.get("data", {}):
-            raise ConfigError("no data was given; name a file, a folder, builtin:prose or hub:NAME with --data")
+            raise ConfigError(_no_data(family))
         wanted = RunConfig.parse(_over(recipe(family), values))
         folder.require_free()
     keep_freed_memory()
@@ -98,42 +108,53 @@ def train(
         torch.set_num_threads(wanted.threads)
     place = choose_device(wanted.device)
 
-    prepared = prepare(
-        wanted.data,
-        wanted.tokenizer,
-        tokenizer=folder.tokenizer() if resumed else None,
-        progress=reporter.preparing,
-    )
-    for warning in prepared.warnings:
+    material = open_material(wanted, reporter, stored=folder if resumed else None)
+    for warning in material.warnings:
         reporter.note(warning)
     torch.manual_seed(wanted.seed)
-    model = build(family, {**wanted.model, "vocabulary": prepared.tokenizer.vocabulary})
+    model = build(family, {**wanted.model, **material.vocabularies})
     complete = wanted.model_copy(
         update={
             "model": model.config.model_dump(mode="json", exclude_none=True),
-            "data": wanted.data.model_copy(update={"unit": prepared.train.unit}),
+            "data": material.settings(wanted.data),
         }
     )
     model = model.to(place)
     if reads_backwards(model):
-        prepared = _turned(prepared)
+        material = material.turned()
     outcome = None
     if isinstance(model, CountModel):
-        folder.lay_out(complete, prepared.tokenizer)
-        count(model, prepared.train, reporter)
+        material.lay_out(folder, complete)
+        count(model, material.corpus, reporter)
         folder.write_weights(model)
     elif isinstance(model, NeuralModel):
-        trainer = _trainer(model, complete, prepared, folder, reporter)
-        folder.lay_out(complete, prepared.tokenizer)
+        trainer = _trainer(model, complete, material, folder, reporter)
+        material.lay_out(folder, complete)
         if resumed and (saved := folder.last_state()) is not None:
             trainer.restore(saved)
         outcome = trainer.run()
         folder.read_weights(model)
-    run = Run(folder, complete, prepared.tokenizer, model.eval(), outcome)
+    run = Run(folder, complete, material.tokenizer, model.eval(), outcome, material.source_tokenizer)
     if scored and (outcome is None or outcome.reason != "stopped"):
-        score_splits(run, prepared.valid, prepared.test, reporter)
+        score_splits(run, material.held_out, reporter)
     folder.write_card(run.card())
     return run
+
+
+def _no_data(family: str) -> str:
+    if issubclass(kind_named(family), Conditional):
+        return "no data was given; name pairs with --source and --target, or a .tsv file or builtin:dates with --data"
+    return "no data was given; name a file, a folder, builtin:prose or hub:NAME with --data"
+
+
+def _sides(prefix: str, split: str, both: str | None, source: str | None, target: str | None) -> dict[str, str | None]:
+    """The words for the data of a split as settings: one text, or its translation with what it translates."""
+    if (source is None) != (target is None):
+        given, missing = ("source", "target") if target is None else ("target", "source")
+        raise ConfigError(f"--{prefix}{given} came without --{prefix}{missing}; give both sides, line by line")
+    if both is not None and target is not None:
+        raise ConfigError(f"--{prefix}target and --{prefix.rstrip('-') or 'data'} both name the data; give one of them")
+    return {split: both if target is None else target, f"{prefix.replace('-', '_')}source": source}
 
 
 def combine(
@@ -200,29 +221,14 @@ def _new_folder(name: str) -> Path:
 
 
 def _trainer(
-    model: NeuralModel, config: RunConfig, prepared: Prepared, folder: RunFolder, reporter: Reporter
+    model: NeuralModel, config: RunConfig, material: Material, folder: RunFolder, reporter: Reporter
 ) -> Trainer:
-    """Choose how the data is fed: by documents, by windows where a model has a context, else by lanes."""
     settings = config.train
-    corpus = prepared.train
+    corpus = material.corpus
     unigrams = Noise(corpus.counts(model.vocabulary))
     model.expect(unigrams.levels)
     objective = _objective(settings, unigrams, model)
-    length = settings.segment or model.segment
-    rows = max(1, settings.batch_tokens // length)
-    feed: Feed[Any]
-    learner: type[Learner] = WholeSequences
-    if corpus.unit == "documents":
-        longest = model.context if model.context is not None else settings.segment
-        feed = Documents(corpus, batch_tokens=settings.batch_tokens, longest=longest, seed=config.seed)
-    elif model.context is not None:
-        if length > model.context:
-            raise ConfigError(
-                f"train.segment {length} is longer than model.context {model.context}; lower the one or raise the other"
-            )
-        feed = Windows(corpus, rows=rows, length=length, seed=config.seed)
-    else:
-        feed, learner = Lanes(corpus, rows=rows, length=length, seed=config.seed), CarriedSegments
+    feed, learner = material.lessons(model, config, reporter)
     return Trainer(
         model=model,
         learner=learner(
@@ -233,7 +239,8 @@ def _trainer(
         folder=folder,
         recorder=Recorder(folder, tensorboard=settings.tensorboard),
         reporter=reporter,
-        validate=lambda: _validate(model, prepared.valid, settings),
+        validate=lambda: material.validate(model, settings),
+        measure=material.measure(model, config),
         bytes_per_token=corpus.bytes_per_token,
     )
 
@@ -255,30 +262,12 @@ def _half(settings: TrainConfig, model: NeuralModel) -> bool:
     return settings.precision == "bfloat16"
 
 
-def _validate(model: NeuralModel, corpus: Corpus, settings: TrainConfig) -> float:
-    """A quick look while training: a part of the validation data, read in parallel, windows without overlap."""
-    protocol = protocol_for(
-        model, corpus, stride=model.context, pieces=VALIDATION_PIECES, tokens=settings.validate_tokens
-    )
-    return score(model, corpus, protocol).nats_per_token
-
-
-def _turned(prepared: Prepared) -> Prepared:
-    return prepared._replace(
-        train=turned_corpus(prepared.train),
-        valid=turned_corpus(prepared.valid),
-        test=None if prepared.test is None else turned_corpus(prepared.test),
-    )
-
-
-def score_splits(run: Run, valid: Corpus, test: Corpus | None, reporter: Reporter) -> None:
+def score_splits(run: Run, held_out: Mapping[str, HeldOut], reporter: Reporter) -> None:
     """The numbers that the card shows: whole splits, by the usual protocol."""
-    for split, corpus in (("validation", valid), ("test", test)):
-        if corpus is None:
-            continue
+    for split, (corpus, source, name) in held_out.items():
         reporter.begin(f"scoring the {split} data")
         try:
-            result = score(run.model, corpus, progress=lambda share: reporter.update(share, {}))
+            result = score(run.model, corpus, source=source, progress=lambda share: reporter.update(share, {}))
         finally:
             reporter.end()
-        run.keep_score(result, corpus, run.config.data.named(split), split=split)
+        run.keep_score(result, corpus, name, split=split)

@@ -40,7 +40,10 @@ class ModelConfig(Settings):
 class DataConfig(Settings):
     """Where the sequences come from and how they are cut."""
 
-    train: str = Field(description="a path, folder, glob, '-', builtin:NAME or hub:NAME[:CONFIG[:SPLIT]]")
+    train: str = Field(
+        description="a path, folder, glob, '-', builtin:NAME or hub:NAME[:CONFIG[:SPLIT]]; "
+        "the target text where `source` is given"
+    )
     valid: str | None = Field(None, description="validation data, in the same forms")
     test: str | None = Field(None, description="test data, scored once when training has ended")
     test_fraction: float | None = Field(
@@ -56,6 +59,36 @@ class DataConfig(Settings):
     unicode: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = Field("none", description="Unicode normal form")
     squeeze_spaces: bool = Field(False, description="runs of spaces and tabs become one space")
     strip_ends: bool = Field(False, description="white space at the ends of lines is dropped")
+
+    source: str | None = Field(
+        None, description="translation: the source text, line by line; none: `train` holds both sides"
+    )
+    valid_source: str | None = Field(None, description="translation: the source text of `valid`")
+    test_source: str | None = Field(None, description="translation: the source text of `test`")
+    source_field: str | None = Field(
+        None, description="translation: field, column (from 1) or language of the source; none: source, 1, the first"
+    )
+    target_field: str | None = Field(
+        None, description="translation: field, column (from 1) or language of the target; none: target, 2, the second"
+    )
+    target_language: str | None = Field(
+        None, description="translation: code that BLEU cuts words by, such as zh; none: from the names of the data"
+    )
+    separate: bool = Field(False, description="translation: a vocabulary for each side; false: one for both")
+    longest_side: int = Field(1000, ge=1, description="translation: bytes of UTF-8 in a side of a training pair")
+    length_ratio: float = Field(
+        9.0, ge=1, description="translation: bytes of the longer side of a training pair to those of the shorter"
+    )
+    identical: Literal["keep", "drop"] = Field("keep", description="translation: training pairs of two equal sides")
+    duplicates: Literal["keep", "drop"] = Field("drop", description="translation: repetitions of a training pair")
+
+    @model_validator(mode="after")
+    def _two_sides(self) -> Self:
+        """Where one side of a split is a file, so is the other."""
+        for split in ("valid", "test"):
+            if getattr(self, f"{split}_source") is not None and getattr(self, split) is None:
+                raise ValueError(f"{split}_source is given without {split}, its translation; give both")
+        return self
 
     def named(self, split: str) -> str:
         """What a reader should know the validation or test data by."""
@@ -83,11 +116,16 @@ class TrainConfig(Settings):
     weight_decay: float = Field(0.1, ge=0, description="decoupled, on matrices only")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's two decay rates")
     clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0: no clipping")
-    schedule: Literal["cosine", "linear", "wsd", "constant"] = Field("linear", description="after the warm-up")
+    schedule: Literal["cosine", "linear", "wsd", "noam", "constant"] = Field(
+        "linear", description="after the warm-up; noam: by the inverse square root"
+    )
     warmup: float = Field(0.02, ge=0, lt=1, description="share of the budget in which the rate rises")
     decay: float = Field(0.3, gt=0, le=1, description="share of the budget in which wsd falls")
     floor: float = Field(0.0, ge=0, le=1, description="share of the peak rate left at the end")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of the running mean of weights; 0: none")
+    average: int | None = Field(
+        None, ge=2, description="also try the mean of the weights at the last so many validations; none: do not"
+    )
 
     objective: Literal["likelihood", "nce", "sampled"] = Field(
         "likelihood", description="nce and sampled: against words drawn as noise, for large vocabularies"
@@ -96,6 +134,9 @@ class TrainConfig(Settings):
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability mass spread over the vocabulary")
     validate_every: int | None = Field(None, ge=1, description="steps between validations; none: 10 in a run")
     validate_tokens: int = Field(16384, ge=1, description="validation tokens used while training")
+    validate_bleu: bool | None = Field(
+        None, description="translation: BLEU and chrF at validations; none: if sacrebleu is installed"
+    )
     patience: int | None = Field(None, ge=1, description="validations without progress before stopping early")
     save_every: int | None = Field(None, ge=1, description="steps between saved states; none: once a minute")
     log_every: int | None = Field(None, ge=1, description="steps between lines in metrics.jsonl; none: 1 % of the run")
@@ -109,6 +150,18 @@ class TrainConfig(Settings):
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both given; a run has one budget")
+        return self
+
+    @model_validator(mode="after")
+    def _one_mean(self) -> Self:
+        if self.ema and self.average is not None:
+            raise ValueError(f"ema {self.ema:g} and average {self.average} are both given; a run keeps one mean")
+        return self
+
+    @model_validator(mode="after")
+    def _noam_needs_a_peak(self) -> Self:
+        if self.schedule == "noam" and not self.warmup:
+            raise ValueError("schedule 'noam' falls from the end of the warm-up, and warmup is 0; set warmup=0.1")
         return self
 
     @model_validator(mode="after")
@@ -130,6 +183,7 @@ class RunConfig(Settings):
     format: int = Field(1, description="version of the run folder")
     family: str
     tokenizer: str = "chars"
+    source_tokenizer: str | None = Field(None, description="translation: the source's own; none: as `tokenizer` says")
     seed: int = 0
     threads: int | None = Field(None, ge=1)
     device: str = "auto"

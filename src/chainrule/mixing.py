@@ -21,6 +21,7 @@ from chainrule.compose.reverse import turned_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus, encode_file, prepare
 from chainrule.errors import ConfigError, nearest
+from chainrule.material import text_splits
 from chainrule.models.base import AutoregressiveModel
 from chainrule.runs import Run, load
 from chainrule.training.checkpoint import RunFolder
@@ -87,7 +88,7 @@ def mix(
         folder.append("metrics.jsonl", {"step": found.passes, "gate": gate, "runs": names, **found._asdict()})
     run = Run(folder, config, opened[0].tokenizer, model)
     if scored:
-        score_splits(run, held_out.valid, held_out.test, reporter)
+        score_splits(run, text_splits(config.data, held_out.valid, held_out.test), reporter)
     folder.write_card(_card(run, opened, found))
     return run
 

@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from chainrule.card import card
 from chainrule.compose import build
 from chainrule.compose.composite import reads_backwards
 from chainrule.compose.reverse import turned_corpus
 from chainrule.config import DataConfig, RunConfig
+from chainrule.data.cleaning import sentence
 from chainrule.data.corpus import Corpus, encode_file
-from chainrule.decoding import Generation, Sampling, beam_search, stream
-from chainrule.errors import ConfigError, DecodingError
+from chainrule.data.parallel import PairedCorpus, PairTokenizers, encode_pairs
+from chainrule.data.source import normalisation_of
+from chainrule.decoding import (
+    Alignment,
+    Generation,
+    Sampling,
+    Search,
+    Translated,
+    Translator,
+    agreed,
+    beam_search,
+    stream,
+    streamed,
+)
+from chainrule.decoding.sentences import LONGEST, WINDOW
+from chainrule.errors import ConfigError, DecodingError, RunError
 from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
+from chainrule.evaluation.translation import TranslationScore, score_translations
 from chainrule.evaluation.verify import Finding, verify
-from chainrule.models.base import AutoregressiveModel, CountModel
+from chainrule.models.base import AutoregressiveModel, Conditional, CountModel
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.loop import Outcome
+from chainrule.types import Sequences
 
 
 class Text(NamedTuple):
@@ -43,6 +61,7 @@ class Run:
     tokenizer: Tokenizer
     model: AutoregressiveModel
     outcome: Outcome | None = None  # of the training that gave this object
+    source_tokenizer: Tokenizer | None = None  # of a run that translates
 
     @property
     def path(self) -> Path:
@@ -55,12 +74,17 @@ class Run:
         text: str | None = None,
         *,
         data: str | None = None,
+        source: str | None = None,
         stride: int | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Score:
-        """Score a text, or a file or any other data spec. The result is also kept in scores.jsonl."""
-        corpus, name = self.corpus(text, data)
-        result = score(self.model, corpus, protocol_for(self.model, corpus, stride=stride), progress=progress)
+        """Score a text, or a file or any other data spec. The result is also kept in scores.jsonl.
+
+        A run that translates scores a text given its `source`, a file given the file of its sources, or data of pairs.
+        """
+        corpus, given, name = self.corpus(text, data, source)
+        protocol = protocol_for(self.model, corpus, stride=stride)
+        result = score(self.model, corpus, protocol, source=given, progress=progress)
         self.keep_score(result, corpus, name)
         return result
 
@@ -74,25 +98,64 @@ class Run:
             self.folder.append("scores.jsonl", {**about, **result.model_dump(mode="json")})
 
     def token_scores(
-        self, text: str | None = None, *, data: str | None = None, stride: int | None = None, alternatives: int = 5
+        self,
+        text: str | None = None,
+        *,
+        data: str | None = None,
+        source: str | None = None,
+        stride: int | None = None,
+        alternatives: int = 5,
     ) -> list[TokenScore]:
         """Each token's surprisal and what the model expected instead."""
-        corpus, _ = self.corpus(text, data)
+        corpus, given, _ = self.corpus(text, data, source)
         protocol = protocol_for(self.model, corpus, stride=stride)
-        found = token_scores(self.model, corpus, protocol, alternatives=alternatives)
+        found = token_scores(self.model, corpus, protocol, source=given, alternatives=alternatives)
         return found[::-1] if reads_backwards(self.model) else found
 
-    def corpus(self, text: str | None, data: str | None) -> tuple[Corpus, str]:
-        """What to score, and what to call it."""
+    def corpus(
+        self, text: str | None, data: str | None, source: str | None = None
+    ) -> tuple[Corpus, Corpus | None, str]:
+        """What to score, what it is given where the run translates, and what to call it."""
         if (text is None) == (data is None):
             raise ConfigError("give either a text or data to score, and not both")
-        if text is not None:
+        given = None
+        if isinstance(self.model, Conditional):
+            pairs = self._pairs(text, data, source)
+            corpus, given = pairs.target, pairs.source
+        elif source is not None:
+            raise ConfigError(f"{str(self.path)!r} is a model of one text and has no use for a source; leave it out")
+        elif text is not None:
             unit = self.config.data.unit
             corpus = Corpus.of_text(text, self.tokenizer, unit="documents" if unit == "documents" else "stream")
         else:
             assert data is not None
             corpus = encode_file(self.config.data, self.tokenizer, data)
-        return turned_corpus(corpus) if reads_backwards(self.model) else corpus, data or "text"
+        return turned_corpus(corpus) if reads_backwards(self.model) else corpus, given, data or "text"
+
+    def _pairs(self, text: str | None, data: str | None, source: str | None) -> PairedCorpus:
+        if text is None:
+            assert data is not None
+            return encode_pairs(self.config.data, self.pair_tokenizers(), data, source)
+        if source is None:
+            raise ConfigError("a translation is as likely as its source makes it; give the source of the text, too")
+        return PairedCorpus.of_pair(self._sentence(source), self._sentence(text), self.pair_tokenizers())
+
+    def pair_tokenizers(self) -> PairTokenizers:
+        """The vocabularies of both sides, of a run that translates."""
+        if self.source_tokenizer is None:
+            raise RunError(
+                f"{str(self.path)!r} is a {self.config.family}, which translates nothing; "
+                "give a run of a translation family (chainrule models lists them)"
+            )
+        return PairTokenizers(self.source_tokenizer, self.tokenizer)
+
+    def encode_source(self, texts: Sequence[str]) -> Sequences:
+        """Sources as a model takes them: normalised as in training, each closed by EOS. An empty text is EOS alone."""
+        tokenizer = self.pair_tokenizers().source
+        return Sequences.pack([[*tokenizer.encode(self._sentence(text)), tokenizer.eos] for text in texts])
+
+    def _sentence(self, text: str) -> str:
+        return sentence(text, normalisation_of(self.config.data))
 
     # What comes next?
 
@@ -191,6 +254,8 @@ class Run:
 
     def _prompt(self, prompt: str, allow_unknown: bool) -> list[int]:
         """The ids of a prompt. What the model has never seen would be read as nothing in particular: ask first."""
+        if isinstance(self.model, Conditional):
+            raise DecodingError(f"{str(self.path)!r} translates and writes nothing of its own; use chainrule translate")
         unknown = self.tokenizer.unknown
         ids: list[int] = self.tokenizer.encode(prompt).tolist()
         if unknown in ids and not allow_unknown:
@@ -234,6 +299,75 @@ class Run:
         without_text = range(self.tokenizer.vocabulary, self.model.vocabulary)  # of padded vocabularies
         return [*unknown, *never_seen, *without_text]
 
+    # What is it in the other language?
+
+    def translate(
+        self,
+        texts: str | Iterable[str | Translated],
+        search: Search | None = None,
+        *,
+        batch: int = 32,
+        longest: int = LONGEST,
+        copy_unknown: bool = False,
+        agree_with: Run | None = None,
+        window: int = WINDOW,
+    ) -> Iterator[list[Translated]]:
+        """The best translations of each text, best first, in the order of the texts; any number of texts may come.
+
+        Empty texts stay empty, and texts of more than `longest` tokens go through as they are: `finished` says so.
+        With `agree_with`, what both runs find is ranked by both, say one that writes from left to right and one that
+        writes from right to left.
+        """
+        search, translator = search or Search(), self.translator()
+        if agree_with is None:
+
+            def translate(held: Sequence[str]) -> list[list[Translated]]:
+                return translator.translate(held, search, batch=batch, longest=longest, copy_unknown=copy_unknown)
+        else:
+            if copy_unknown:
+                raise ConfigError("two runs cannot agree on what only one of them has copied; leave out copy_unknown")
+            other = agree_with.translator()
+
+            def translate(held: Sequence[str]) -> list[list[Translated]]:
+                return agreed(translator, other, held, search, batch=batch, longest=longest)
+
+        return streamed([texts] if isinstance(texts, str) else texts, translate, window=window)
+
+    def score_translations(
+        self,
+        sources: Sequence[str],
+        references: Sequence[str],
+        search: Search | None = None,
+        *,
+        batch: int = 32,
+        target_language: str | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> TranslationScore:
+        """BLEU, chrF and exact match of translations of the sources, and how likely the references are."""
+        return score_translations(
+            self.translator(),
+            sources,
+            references,
+            search or Search(),
+            target_language=target_language or self.config.data.target_language or "",
+            batch=batch,
+            progress=progress,
+        )
+
+    def align(self, source: str, target: str | None = None, *, beam: int = 5) -> Alignment:
+        """Where each token of a translation, the model's own unless one is given, has looked in the source."""
+        if target is None:
+            [[best, *_]] = self.translate(source, Search(beam=beam))
+            if best.is_carried:
+                raise DecodingError(f"the source is {best.finished}; give a sentence that the model can translate")
+            target = best.text
+        return self.translator().align(source, target)
+
+    def translator(self) -> Translator:
+        """The model with the vocabularies of both sides, and texts normalised as in training."""
+        source, target = self.pair_tokenizers()
+        return Translator(self.model, source, target, self._sentence)
+
     # Can it be trusted, and what is it?
 
     def verify(self, *, seed: int = 0) -> list[Finding]:
@@ -255,6 +389,7 @@ class Run:
             "reach": self.model.reach,
             "tokenizer": self.config.tokenizer,
             "tokenizer_note": self.tokenizer.note,
+            **self._about_pairs(),
             "data": self.config.data.train,
             "steps": last.get("step"),
             "tokens": last.get("tokens"),
@@ -263,30 +398,21 @@ class Run:
             "test": next((one for one in reversed(scores) if one.get("split") == "test"), None),
         }
 
+    def _about_pairs(self) -> dict[str, Any]:
+        """What a run that translates has more to tell."""
+        if self.source_tokenizer is None:
+            return {}
+        return {
+            "source": self.config.data.source,
+            "source_vocabulary": self.source_tokenizer.vocabulary,
+            "source_tokenizer": self.config.source_tokenizer or self.config.tokenizer,
+            "cleaning": self.folder.cleaning(),
+            "bleu": next((one for one in reversed(self.folder.records("metrics.jsonl")) if "valid_bleu" in one), None),
+        }
+
     def card(self) -> str:
         """The run in prose, for card.md."""
-        about = self.info()
-        lines = [
-            f"# {self.path.name}: {about['family']}",
-            "",
-            about["summary"],
-            "",
-            f"- parameters: {about['parameters']:,}",
-            f"- vocabulary: {about['vocabulary']:,} ({about['tokenizer']}; {about['tokenizer_note']})",
-            f"- trained on: {about['data']}",
-        ]
-        if about["steps"]:
-            lines.append(f"- steps: {about['steps']:,}, tokens: {about['tokens']:,}, seconds: {about['seconds']:,.0f}")
-        for split in ("validation", "test"):
-            if (found := about[split]) is not None:
-                lines += ["", f"## {split.capitalize()}: {found['data']}", "", "| figure | value |", "|---|---|"]
-                lines += [f"| {name} | {found[name]:,.6g} |" for name in FIGURES]
-                protocol = ", ".join(f"{key} {value}" for key, value in found["protocol"].items() if value is not None)
-                lines += ["", f"Protocol: {protocol}."]
-        return "\n".join(lines) + "\n"
-
-
-FIGURES = ("nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy", "tokens", "bytes", "unknown")
+        return card(self.path.name, self.info())
 
 
 def parameters(model: torch.nn.Module) -> int:
@@ -301,8 +427,10 @@ def load(path: str | Path, *, device: str = "auto", checkpoint: str = "best") ->
     config = folder.config()
     tokenizer = folder.tokenizer()
     model = build(config.family, config.model)
+    source_tokenizer = folder.source_tokenizer() if isinstance(model, Conditional) else None
     folder.read_weights(model, checkpoint)
-    return Run(folder, config, tokenizer, model.to(choose_device(device)).eval())
+    model = model.to(choose_device(device)).eval()
+    return Run(folder, config, tokenizer, model, source_tokenizer=source_tokenizer)
 
 
 def adopt(path: str | Path, form: str, out: str | Path) -> Run:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 State: TypeAlias = "Tensor | tuple[State, ...] | dict[str, State]"
@@ -101,10 +102,26 @@ def select(state: StateT, rows: Tensor) -> StateT:
 
 
 def merge(states: Sequence[StateT]) -> StateT:
-    """One state that holds the rows of all of them, in order."""
+    """One state that holds the rows of all of them, in order.
+
+    Sources of different widths and caches of different capacities are brought to the largest, with zeros on the
+    right: lengths and positions inside the state say what is real.
+    """
     columns = zip(*(tensors(state) for state in states), strict=True)
-    merged = iter([torch.cat(column) for column in columns])
+    merged = iter([torch.cat(_of_one_size(column)) for column in columns])
     return map_state(lambda _: next(merged), states[0])
+
+
+def _of_one_size(column: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The tensors with all axes but the first as long as the longest among them."""
+    if all(tensor.shape[1:] == column[0].shape[1:] for tensor in column):
+        return column
+    largest = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in column), strict=True)]
+    padded = []
+    for tensor in column:
+        missing = [large - size for large, size in zip(largest, tensor.shape[1:], strict=True)]
+        padded.append(F.pad(tensor, [side for count in reversed(missing) for side in (0, count)]))  # last axis first
+    return tuple(padded)
 
 
 def detach(state: StateT) -> StateT:

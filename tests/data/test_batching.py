@@ -7,10 +7,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from chainrule.data.batching import Documents, Feed, Lanes, Position, Windows, cut_batches, cut_documents
+from chainrule.data.batching import Documents, Feed, Lanes, Pairs, Position, Windows, cut_batches, cut_documents
 from chainrule.data.corpus import Corpus
+from chainrule.data.parallel import PairedCorpus
 from chainrule.errors import ConfigError, DataError
 from chainrule.tokenizers import train_tokenizer
+from chainrule.types import Batch
 
 
 def stream(length: int) -> Corpus:
@@ -28,17 +30,24 @@ def collection(lengths: list[int]) -> Corpus:
 
 
 LENGTHS = [int(length) for length in np.random.default_rng(0).integers(1, 60, size=500)]
+SOURCES = [max(1, length + number % 9 - 4) for number, length in enumerate(LENGTHS)]
 
 FEEDS = {
     "windows": lambda **sharing: Windows(stream(1003), rows=6, length=8, seed=3, **sharing),
     "lanes": lambda **sharing: Lanes(stream(1003), rows=6, length=8, seed=3, **sharing),
     "documents": lambda **sharing: Documents(collection(LENGTHS), batch_tokens=256, longest=40, seed=3, **sharing),
+    "pairs": lambda **sharing: Pairs(pairs(), batch_tokens=320, seed=3, **sharing),
 }
+
+
+def pairs() -> PairedCorpus:
+    """Targets and sources of similar length."""
+    return PairedCorpus(source=collection(SOURCES), target=collection(LENGTHS))
 
 
 @pytest.fixture(params=FEEDS)
 def feed(request):
-    """Makes one of the three feeds, for a single process or for one of several."""
+    """Makes one of the four feeds, for a single process or for one of several."""
     return FEEDS[request.param]
 
 
@@ -205,6 +214,34 @@ def test_a_process_without_a_row_gets_an_empty_batch():
     batch = feed.batch(START)
     assert batch.target.ids.shape[0] == 0
     assert feed.tokens(START) == 5
+
+
+def test_an_epoch_of_pairs_is_every_target_with_its_own_source():
+    corpus = pairs()
+    feed = Pairs(corpus, batch_tokens=256, seed=0)
+    for epoch in (0, 1):
+        found = []
+        for index in range(feed.batches_per_epoch(epoch)):
+            batch = feed.batch(Position(epoch, index))
+            found += zip(rows(Batch(batch.source)), rows(batch), strict=True)
+        assert sorted(found) == [(tuple(source.tolist()), tuple(target.tolist())) for source, target in corpus.ids()]
+
+
+def test_batches_of_pairs_hold_the_budget_on_both_sides_and_little_padding():
+    feed = Pairs(pairs(), batch_tokens=256, seed=0)
+    batches = [feed.batch(Position(0, index)) for index in range(feed.batches_per_epoch(0))]
+    assert max(max(batch.source.ids.numel(), batch.target.ids.numel()) for batch in batches) <= 256
+    assert sum(batch.target.ids.numel() for batch in batches) < 1.3 * sum(LENGTHS)
+    assert sum(batch.source.ids.numel() for batch in batches) < 1.3 * sum(SOURCES)
+
+
+def test_pairs_that_a_model_cannot_read_are_left_out_and_counted():
+    feed = Pairs(pairs(), batch_tokens=256, seed=0, longest=(40, 50))
+    fitting = [target for source, target in zip(SOURCES, LENGTHS, strict=True) if source <= 40 and target <= 50]
+    assert sorted(map(len, epoch_rows(feed, 0))) == sorted(fitting)
+    assert feed.left_out == len(LENGTHS) - len(fitting) > 0
+    with pytest.raises(DataError, match=r"all 500 pairs are longer than the model can read; raise model.context"):
+        Pairs(pairs(), batch_tokens=256, seed=0, longest=(0, None))
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 60), st.integers(1, 100))

@@ -163,11 +163,29 @@ def test_fewer_results_are_given_where_fewer_exist(make_unigram):
     assert (first.ids, second.ids) == ([0], [1])
 
 
-def test_ties_go_to_the_better_parent_and_the_lower_id():
-    totals = torch.tensor([[-1.0, -3.0, -2.0, -2.0], [-2.0, -1.0, -2.0, -math.inf]])
-    chosen = [(candidate.parent, candidate.token) for candidate in likeliest(totals, 4)]
-    assert chosen == [(0, 0), (1, 1), (0, 2), (0, 3)]
-    assert len(likeliest(totals, 100)) == 7
+def test_ties_go_to_the_lower_id():
+    logits = torch.tensor([[-1.0, -3.0, -2.0, -2.0], [-2.0, -1.0, -2.0, -math.inf], [-2.0] * 4])
+    chosen = [[token for _, token in row] for row in likeliest(logits, 2)]
+    assert chosen == [[0, 2], [1, 0], [0, 1]]
+    assert [len(row) for row in likeliest(logits, 100)] == [4, 3, 4]
+
+
+def test_what_differs_in_the_last_digit_is_no_tie():
+    """Two of 8,000 tokens that a float32 log-probability cannot tell apart."""
+    logits = torch.zeros(1, 8000)
+    logits[0, 7] = 1e-3
+    logits[0, 9] = torch.nextafter(logits[0, 7], torch.tensor(1.0))
+    (((_, first), (_, second)),) = likeliest(logits, 2)
+    assert (first, second) == (9, 7)
+
+
+def test_ties_go_to_the_better_parent(make_bigram):
+    """1 2, 1 3, 2 1 and 2 3 have 1/8 each; 1 is the likelier beginning."""
+    model = make_bigram(
+        [UNIFORM, [0, 0, 0.25, 0.25, 0.5], [0, 0.5, 0, 0.5, 0], SURE, SURE, [0, 0.5, 0.25, 0.25, 0]],
+    )
+    (results,) = beam_search(model, [[]], width=4, length=2, length_penalty=0.0, num=4)
+    assert [result.ids for result in results] == [[1, 4], [3, 4], [1, 2], [1, 3]]
 
 
 def test_a_uniform_model_is_searched_in_order_of_the_ids(make_unigram):

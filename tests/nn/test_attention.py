@@ -1,8 +1,18 @@
 import pytest
 import torch
 
-from chainrule.nn.attention import Aligned, CachedAttention, CausalAttention, Ragged, place
-from chainrule.nn.positions import Rotary
+from chainrule.nn.attention import (
+    Aligned,
+    CachedAttention,
+    CausalAttention,
+    Ragged,
+    SourceAttention,
+    WatchedAttention,
+    make_room,
+    padding_bias,
+    place,
+)
+from chainrule.nn.positions import Rotary, sinusoids
 
 
 def test_rotated_vectors_meet_at_an_angle_that_depends_on_their_distance_alone() -> None:
@@ -59,3 +69,51 @@ def test_cached_attention_sees_a_rows_past_and_nothing_else(starts: list[int], c
     torch.testing.assert_close(attend(*new[:3]), new[3])
     for row, start in enumerate(starts):
         assert torch.equal(keys[row, :, : start + chunk], key[row, :, : start + chunk])
+
+
+def test_a_full_cache_doubles_keeps_what_it_holds_and_never_passes_the_limit() -> None:
+    cache = torch.randn(2, 3, 4, 5)
+    assert make_room(cache, 4, limit=10) is cache
+    doubled = make_room(cache, 5, limit=10)
+    assert doubled.shape[2] == 8
+    assert torch.equal(doubled[:, :, :4], cache)
+    assert make_room(doubled, 9, limit=10).shape[2] == 10
+    assert make_room(cache, 9, limit=100).shape[2] == 9
+
+
+def test_sources_without_padding_need_no_bias() -> None:
+    assert padding_bias(torch.tensor([3, 3]), 3, torch.float32) is None
+
+
+@pytest.mark.parametrize("scale", [None, 1.0])
+def test_attention_over_a_source_is_a_mean_by_its_weights_which_stop_at_the_end(scale: float | None) -> None:
+    torch.manual_seed(0)
+    query = torch.randn(2, 2, 4, 6, dtype=torch.float64)
+    keys, values = torch.randn(2, 2, 2, 5, 6, dtype=torch.float64)
+    keys[1, :, 3:], values[1, :, 3:] = 1e3, 1e3
+    look = SourceAttention(keys, values, padding_bias(torch.tensor([5, 3]), 5, torch.float64), scale=scale)
+    weights = look.weights(query)
+    torch.testing.assert_close(look(query), weights @ values)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 4, dtype=torch.float64))
+    assert not weights[1, :, :, 3:].any()
+    alone = SourceAttention(keys[1:, :, :3], values[1:, :, :3], None, scale=scale)
+    torch.testing.assert_close(look(query)[1:], alone(query[1:]))
+
+
+def test_watching_attention_changes_nothing() -> None:
+    torch.manual_seed(0)
+    query, keys, values = torch.randn(3, 1, 2, 5, 6)
+    look = SourceAttention(keys, values, None)
+    watched = WatchedAttention(look)
+    assert torch.equal(watched(query), look(query))
+    torch.testing.assert_close(watched.seen[0], look.weights(query))
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_sinusoids_are_those_of_the_paper(width: int) -> None:
+    table = sinusoids(width, capacity=9)
+    assert table.shape == (9, width)
+    position, pair = 5, 2
+    angle = torch.tensor(position / 10_000 ** (2 * pair / width))
+    torch.testing.assert_close(table[position, 2 * pair], angle.sin())
+    torch.testing.assert_close(table[position, 2 * pair + 1], angle.cos())

@@ -12,10 +12,12 @@ from chainrule.decoding import Generation, beam_search
 from chainrule.evaluation import verify
 from chainrule.evaluation.verify import CheckFailed
 from chainrule.models import FAMILIES
-from chainrule.models.base import Advance, AutoregressiveModel, CountModel
+from chainrule.models.base import Advance, AutoregressiveModel, Conditional, CountModel
 from chainrule.models.gpt import GPT, GPTConfig
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.models.recurrent import Recurrent, RecurrentConfig
+from chainrule.models.seq2seq import Seq2Seq, Seq2SeqConfig, Seq2SeqState
+from chainrule.models.transformer import Transformer, TransformerConfig
 from chainrule.testing import check_model, tiny_model
 from chainrule.testing.checks import all_checks
 from chainrule.testing.tiny import TINY, variants
@@ -26,6 +28,7 @@ NOT_FOR_COUNTS = {
     "accumulated_pieces_are_the_big_batch",
     "a_resumed_run_is_the_uninterrupted_one",
 }
+ONLY_WITH_A_SOURCE = {"padding_of_the_source_does_not_matter", "the_source_matters"}
 
 
 @pytest.mark.parametrize(("family", "variant"), variants())
@@ -33,8 +36,10 @@ NOT_FOR_COUNTS = {
 def test_family_passes(family: str, variant: str, check: str) -> None:
     applied = check_model(lambda: tiny_model(family, variant), only=check)
     counts = issubclass(FAMILIES[family], CountModel)
-    expected = check not in NOT_FOR_COUNTS if counts else check != "observing_in_pieces_is_observing_at_once"
-    assert applied == ([check] if expected else [])
+    not_for = NOT_FOR_COUNTS if counts else {"observing_in_pieces_is_observing_at_once"}
+    if not issubclass(FAMILIES[family], Conditional):
+        not_for = not_for | ONLY_WITH_A_SOURCE
+    assert applied == ([] if check in not_for else [check])
 
 
 def test_every_registered_family_has_a_tiny_form() -> None:
@@ -168,6 +173,58 @@ class AnotherEachTime(GPT):
         return super().readout(hidden) * self.number
 
 
+def small_transformer() -> TransformerConfig:
+    return TransformerConfig(
+        vocabulary=5, source_vocabulary=6, encoder_layers=1, decoder_layers=1, width=8, heads=2, context=16
+    )
+
+
+class LooksPastTheEnd(Transformer):
+    """Takes every source to be as long as the longest."""
+
+    def require_source(self, source: Sequences | None) -> Sequences:
+        given = super().require_source(source)
+        return Sequences.full(given.ids.masked_fill(~given.mask, 0))
+
+
+class StartsAtTheWrongEnd(Seq2Seq):
+    """The backward direction begins in the padding, which is the classic mistake."""
+
+    def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
+        given = self.require_source(source)
+        turned = Sequences.full(given.ids.masked_fill(~given.mask, 0).flip(1))
+        return super().initial(given, batch_size)._replace(layers=super().initial(turned, batch_size).layers)
+
+
+class IgnoresTheSource(Seq2Seq):
+    """A language model in disguise."""
+
+    def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
+        given = self.require_source(source)
+        return super().initial(given._replace(ids=torch.zeros_like(given.ids)), batch_size)
+
+
+class SeesOtherSources(Seq2Seq):
+    """Encodes with the mean of the batch."""
+
+    def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
+        state = super().initial(source, batch_size)
+        return map_state(lambda tensor: tensor + 0.1 * tensor.mean(0) if tensor.is_floating_point() else tensor, state)
+
+
+class ForgetsTheSource(Seq2Seq):
+    """Looks at it for one chunk only, so that the cached path differs from the whole."""
+
+    def advance(self, tokens: Tensor, state: State) -> Any:
+        hidden, after = super().advance(tokens, state)
+        vectors, lengths = after.source
+        return Advance(hidden, after._replace(source=type(after.source)(torch.zeros_like(vectors), lengths)))
+
+
+def small_seq2seq() -> Seq2SeqConfig:
+    return Seq2SeqConfig(vocabulary=5, source_vocabulary=6, layers=1, width=6)
+
+
 BUGS = {
     "logits_have_the_right_form": lambda: shaken(WrongShape(small_gpt())),
     "probabilities_sum_to_one": lambda: shaken(Unnormalised(small_gpt())),
@@ -183,6 +240,8 @@ BUGS = {
     "accumulated_pieces_are_the_big_batch": lambda: shaken(MeanOfItsPiece(small_gpt())),
     "a_resumed_run_is_the_uninterrupted_one": lambda: shaken(DrawsFromElsewhere(small_gpt())),
     "building_twice_gives_one_model": lambda: shaken(AnotherEachTime(small_gpt())),
+    "padding_of_the_source_does_not_matter": lambda: shaken(LooksPastTheEnd(small_transformer())),
+    "the_source_matters": lambda: shaken(IgnoresTheSource(small_seq2seq())),
 }
 
 
@@ -190,6 +249,19 @@ BUGS = {
 def test_check_fails_on_its_bug(check: str) -> None:
     with pytest.raises((CheckFailed, RuntimeError)):
         check_model(BUGS[check], only=check)
+
+
+@pytest.mark.parametrize(
+    ("model", "check"),
+    [
+        (StartsAtTheWrongEnd, "padding_of_the_source_does_not_matter"),
+        (SeesOtherSources, "rows_do_not_see_each_other"),
+        (ForgetsTheSource, "chunks_equal_the_whole"),
+    ],
+)
+def test_check_fails_on_a_bug_about_sources(model: type[Seq2Seq], check: str) -> None:
+    with pytest.raises(CheckFailed):
+        check_model(lambda: shaken(model(small_seq2seq())), only=check)
 
 
 SEARCHES = {"beam_of_one_is_greedy", "beam_of_full_width_is_exhaustive"}

@@ -8,7 +8,7 @@ from torch import nn
 
 from chainrule.config import TrainConfig
 from chainrule.testing import tiny_model
-from chainrule.training.optim import Muon, RunningMean, build_optimizers, orthogonalise, set_rate
+from chainrule.training.optim import Muon, RecentMean, RunningMean, build_optimizers, orthogonalise, set_rate
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 12, 5), (2, 5, 12)])
@@ -85,7 +85,7 @@ def test_the_rate_scales_every_group_from_its_own_peak() -> None:
     assert {group["lr"] for optimizer in optimizers for group in optimizer.param_groups} == {0.002, 0.01}
 
 
-def test_running_mean_follows_the_weights_and_swaps_back() -> None:
+def test_running_mean_follows_the_weights_and_stands_in_for_them() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     mean = RunningMean(model, decay=0.9)
@@ -94,7 +94,18 @@ def test_running_mean_follows_the_weights_and_swaps_back() -> None:
         mean.update(model)
     assert mean.weights[0].item() == pytest.approx(1.0, abs=1e-6)
     nn.init.constant_(model.weight, 5.0)
-    mean.swap(model)
-    assert model.weight.item() == pytest.approx(1.0, abs=1e-6)
-    mean.swap(model)
+    with mean.standing_in(model):
+        assert model.weight.item() == pytest.approx(1.0, abs=1e-6)
     assert model.weight.item() == 5.0
+
+
+def test_recent_mean_is_that_of_the_last_few_weights() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    mean = RecentMean(3)
+    for value in (100.0, 1.0, 2.0, 6.0):
+        nn.init.constant_(model.weight, value)
+        mean.keep(model)
+    nn.init.constant_(model.weight, 7.0)
+    with mean.standing_in(model):
+        assert model.weight.item() == 3.0
+    assert model.weight.item() == 7.0

@@ -6,7 +6,20 @@ import sys
 
 import typer
 
-from chainrule.cli import compare, export, generate, importing, info, mix, models, score, train, verify
+from chainrule.cli import (
+    align,
+    compare,
+    export,
+    generate,
+    importing,
+    info,
+    mix,
+    models,
+    score,
+    train,
+    translate,
+    verify,
+)
 from chainrule.cli.options import errors
 from chainrule.errors import ChainruleError
 
@@ -32,6 +45,8 @@ app.command("train")(train.train)
 app.command("mix")(mix.mix)
 app.command("score")(score.score)
 app.command("generate")(generate.generate)
+app.command("translate")(translate.translate)
+app.command("align")(align.align)
 app.command("verify")(verify.verify)
 app.command("info")(info.info)
 app.command("export")(export.export)

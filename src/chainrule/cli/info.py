@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chainrule.cli.options import Json, RunPath, open_run, output, print_json, print_table, score_rows
+from chainrule.cli.options import Json, RunPath, open_run, output, pair_rows, print_json, print_table, score_rows
 
 
 def info(run: RunPath, json: Json = False) -> None:
@@ -11,7 +11,8 @@ def info(run: RunPath, json: Json = False) -> None:
     if json:
         print_json(about)
         return
-    print_table({name: value for name, value in about.items() if name not in ("validation", "test")})
+    tables = ("validation", "test", "cleaning", "bleu")
+    print_table({name: value for name, value in about.items() if name not in tables} | pair_rows(about))
     for split in ("validation", "test"):
         if about[split] is not None:
             output.print()

@@ -82,6 +82,18 @@ def score_rows(found: Mapping[str, Any]) -> dict[str, Any]:
     return rows | {"protocol": protocol_line(found["protocol"])}
 
 
+def pair_rows(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run that translates has more to tell: which pairs were left, and BLEU at its last validation."""
+    from chainrule.data.cleaning import CleaningReport
+
+    cleaning: Mapping[str, Any] = about.get("cleaning", {})
+    rows: dict[str, Any] = {f"{split}_pairs": CleaningReport(**found).summary() for split, found in cleaning.items()}
+    if (found := about.get("bleu")) is not None:
+        names = ("valid_bleu", "valid_chrf", "valid_exact_match", "bleu_signature")
+        rows |= {name: found[name] for name in names}
+    return rows
+
+
 def protocol_line(protocol: Mapping[str, Any]) -> str:
     """How the text was read, in one line."""
     parts = [str(protocol["method"])]
@@ -89,6 +101,8 @@ def protocol_line(protocol: Mapping[str, Any]) -> str:
         parts.append(f"context {protocol['context']}, stride {protocol['stride']}")
     parts.append("state carried over" if protocol["carry_over"] else "no carry-over")
     parts.append("EOS counted" if protocol["eos"] else "no EOS")
+    if protocol.get("source"):
+        parts.append("given the source")
     if protocol.get("tokens"):
         parts.append(f"the first {protocol['tokens']:,} tokens only")
     return ", ".join(parts)

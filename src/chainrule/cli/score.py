@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,8 @@ from chainrule.cli.options import (
     print_table,
     score_rows,
 )
+from chainrule.cli.translate import BatchSize, Beam, LengthPenalty
+from chainrule.errors import ConfigError
 
 if TYPE_CHECKING:
     from chainrule.evaluation.likelihood import TokenScore
@@ -38,6 +41,27 @@ def score(
         str | None, typer.Option(help="What to score, in the same forms as for training.", show_default=False)
     ] = None,
     text: Annotated[str | None, typer.Option(help="A text to score, as it stands.", show_default=False)] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a run that translates: the source of the text, or the file of sources.", show_default=False
+        ),
+    ] = None,
+    task: Annotated[
+        str, typer.Option(help="likelihood, or translation: translate --source and compare with --references.")
+    ] = "likelihood",
+    references: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --task translation: a file with the right translation of each line.", show_default=False
+        ),
+    ] = None,
+    beam: Beam = 5,
+    length_penalty: LengthPenalty = 1.0,
+    batch: BatchSize = 32,
+    target_language: Annotated[
+        str | None, typer.Option(help="With --task translation: zh lets BLEU cut Chinese.", show_default=False)
+    ] = None,
     per_token: Annotated[
         bool, typer.Option("--per-token", help="Also each token's surprisal and what was expected instead.")
     ] = False,
@@ -59,11 +83,26 @@ def score(
 
     Bits per byte refer to the raw text, so runs with different tokenizers compare. The result is kept in
     RUN/scores.jsonl.
+
+    With --task translation, the lines of a file are translated and compared with references: BLEU, chrF, exact
+    match, and nats/token of the references.
     """
+    if task not in ("likelihood", "translation"):
+        raise ConfigError(f"--task takes likelihood or translation, got {task!r}")
+    if task == "translation":
+        if source is None or references is None or text is not None or data is not None:
+            raise ConfigError("--task translation takes the files --source and --references, and no --text or --data")
+        opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
+        settings = {"beam": beam, "length_penalty": length_penalty}
+        _score_translations(opened, Path(source), references, settings, batch, target_language, json=json)
+        return
+    if references is not None:
+        raise ConfigError("--references is for --task translation; add it, or score the file with --data")
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    about: dict[str, Any] = {"data": data, "source": source, "stride": stride}
     with _bar() as progress:
-        result = opened.score(text, data=data, stride=stride, progress=progress).model_dump(mode="json")
-    tokens = opened.token_scores(text, data=data, stride=stride, alternatives=alternatives) if per_token else []
+        result = opened.score(text, **about, progress=progress).model_dump(mode="json")
+    tokens = opened.token_scores(text, **about, alternatives=alternatives) if per_token else []
     if json:
         if per_token:
             result["per_token"] = [_plain(opened, token) for token in tokens]
@@ -72,6 +111,40 @@ def score(
     if per_token:
         _show_tokens(opened, tokens)
     print_table(score_rows(result))
+
+
+def _score_translations(
+    run: Run,
+    source: Path,
+    references: Path,
+    settings: dict[str, Any],
+    batch: int,
+    target_language: str | None,
+    *,
+    json: bool,
+) -> None:
+    """Translate a file and compare it with its references."""
+    from chainrule.decoding import Search
+
+    search = Search.parse(settings)
+    texts, wanted = _lines(source), _lines(references)
+    with _bar() as progress:
+        found = run.score_translations(
+            texts, wanted, search, batch=batch, target_language=target_language, progress=progress
+        ).model_dump(mode="json")
+    if json:
+        print_json(found)
+        return
+    print_table({**found, "search": f"beam {search.beam}, length penalty {search.length_penalty:g}"})
+
+
+def _lines(path: Path) -> list[str]:
+    """All lines of a text file, empty ones too."""
+    from chainrule.data.text import find_files, read_text
+
+    (file,), _ = find_files(str(path))
+    lines = "".join(read_text(file)).split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.options import Json, Threads, errors, output, print_json, print_table, score_rows, use_threads
+from chainrule.cli.options import (
+    Json,
+    Threads,
+    errors,
+    output,
+    pair_rows,
+    print_json,
+    print_table,
+    score_rows,
+    use_threads,
+)
 
 if TYPE_CHECKING:
     from chainrule.runs import Run
@@ -19,9 +29,16 @@ def train(
         str | None,
         typer.Option(
             help="Training text: a file (also .gz .xz .zst .jsonl .parquet), a folder, a glob, - for standard input, "
-            "builtin:prose, builtin:python, or hub:NAME[:CONFIG[:SPLIT]].",
+            "builtin:prose, builtin:python, or hub:NAME[:CONFIG[:SPLIT]]. To translate: pairs in a .tsv or .jsonl, "
+            "hub:NAME:CONFIG or builtin:dates.",
             show_default=False,
         ),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="To translate: the source text, one sentence a line.", show_default=False)
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Its translation, line by line; instead of --data.", show_default=False)
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; by default runs/FAMILY-1, -2, …", show_default=False)
@@ -29,6 +46,14 @@ def train(
     valid: Annotated[
         str | None, typer.Option(help="Validation text, in the same forms as --data.", show_default=False)
     ] = None,
+    valid_source: Annotated[
+        str | None, typer.Option(help="Validation sources, with --valid-target.", show_default=False)
+    ] = None,
+    valid_target: Annotated[str | None, typer.Option(help="Their translations.", show_default=False)] = None,
+    test_source: Annotated[
+        str | None, typer.Option(help="Test sources, scored once at the end.", show_default=False)
+    ] = None,
+    test_target: Annotated[str | None, typer.Option(help="Their translations.", show_default=False)] = None,
     valid_fraction: Annotated[
         float | None, typer.Option(help="Without --valid: the share cut from the end. Default 0.1.", show_default=False)
     ] = None,
@@ -39,6 +64,10 @@ def train(
             "jieba, huggingface:FOLDER.",
             show_default=False,
         ),
+    ] = None,
+    source_tokenizer: Annotated[
+        str | None,
+        typer.Option(help="A vocabulary for the source alone; by default both sides share one.", show_default=False),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Budget in minutes; the schedule follows the clock.", show_default=False)
@@ -67,11 +96,13 @@ def train(
     """Train a model of a FAMILY on your data.
 
     Without a budget a neural family trains for 5 minutes; a count model takes one pass. Ctrl-C saves and stops, and
-    the same command with --resume goes on exactly where it was. Two examples:
+    the same command with --resume goes on exactly where it was. Three examples:
 
         chainrule train ngram --data my.txt --set model.order=5 --out runs/ngram
 
         chainrule train gpt --data my.txt --minutes 10 --out runs/gpt
+
+        chainrule train transformer --source my.en --target my.de --tokenizer bpe:8000 --out runs/en-de
     """
     use_threads(threads)
     import chainrule
@@ -80,9 +111,16 @@ def train(
     run = chainrule.train(
         family,
         data=data,
+        source=source,
+        target=target,
         valid=valid,
+        valid_source=valid_source,
+        valid_target=valid_target,
         valid_fraction=valid_fraction,
+        test_source=test_source,
+        test_target=test_target,
         tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
         out=out,
         minutes=minutes,
         steps=steps,
@@ -114,9 +152,13 @@ def _report(run: Run) -> None:
     rows = {"family": about["family"], "parameters": about["parameters"], "vocabulary": about["vocabulary"]}
     if outcome is not None:
         rows |= {"steps": outcome.step, "training tokens": outcome.tokens, "seconds": round(outcome.seconds, 1)}
-    print_table(rows)
+    print_table(rows | pair_rows(about))
     for split in ("validation", "test"):
         if about[split] is not None:
             output.print()
             print_table(score_rows(about[split]), title=f"[bold]{split}[/bold]: {about[split]['data']}")
-    output.print(f"\n[green]{run.path}[/green]  next: chainrule generate {run.path} --prompt …", highlight=False)
+    if run.source_tokenizer is not None:
+        following = f"chainrule translate {run.path} < my.txt"
+    else:
+        following = f"chainrule generate {run.path} --prompt …"
+    output.print(f"\n[green]{run.path}[/green]  next: {following}", highlight=False)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import AutoregressiveModel
+from chainrule.models.base import AutoregressiveModel, Directed
 
 
-class Composite(ABC):
+class Composite(Directed):
     """Beside AutoregressiveModel: a model that is made of others."""
 
     @property
@@ -20,13 +20,12 @@ class Composite(ABC):
 
     @property
     def backwards(self) -> bool:
-        """Whether the tokens that it is given run from the end of a text to its start (see `compose.reverse`)."""
         return all(reads_backwards(part) for part in self.components)
 
 
 def reads_backwards(model: AutoregressiveModel) -> bool:
     """Whether a text must be turned round before this model reads it."""
-    return isinstance(model, Composite) and model.backwards
+    return isinstance(model, Directed) and model.backwards
 
 
 def build_part(settings: Mapping[str, Any], vocabulary: int, *, where: str) -> AutoregressiveModel:

@@ -3,6 +3,7 @@
 Windows      random pieces of a stream, for models that start afresh on every row
 Lanes        the stream in parallel lanes, for models that carry their state on (truncated back-propagation)
 Documents    whole documents, sorted so that little of a batch is padding
+Pairs        the same for documents that have a source
 
 A feed keeps nothing between two calls but what it can compute again. Of `world` processes, process `rank` gets the
 rows rank, rank + world, ... of every batch: together they have what a single process would have.
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from chainrule.data.corpus import Corpus
+from chainrule.data.parallel import PairedCorpus
 from chainrule.data.permutation import draw, permute
 from chainrule.errors import ConfigError, DataError
 from chainrule.types import Batch, Sequences
@@ -47,10 +49,10 @@ class Segment(NamedTuple):
 class Feed(ABC, Generic[BatchT]):
     """Batches by position."""
 
-    def __init__(self, corpus: Corpus, seed: int, rank: int, world: int) -> None:
+    def __init__(self, seed: int, rank: int, world: int) -> None:
         if not 0 <= rank < world:
             raise ConfigError(f"rank {rank} is not one of {world} processes; ranks are 0 to {world - 1}")
-        self.corpus, self.seed, self.rank, self.world = corpus, seed, rank, world
+        self.seed, self.rank, self.world = seed, rank, world
 
     @abstractmethod
     def batches_per_epoch(self, epoch: int) -> int:
@@ -82,7 +84,8 @@ class Windows(Feed[Batch]):
     """
 
     def __init__(self, corpus: Corpus, rows: int, length: int, seed: int, rank: int = 0, world: int = 1) -> None:
-        super().__init__(corpus, seed, rank, world)
+        super().__init__(seed, rank, world)
+        self.corpus = corpus
         require_tokens(corpus, length, length, "model.context")
         self.length = length
         self._phases = min(length, len(corpus) - length + 1)  # a window fits after every phase
@@ -118,7 +121,8 @@ class Lanes(Feed[Segment]):
     """
 
     def __init__(self, corpus: Corpus, rows: int, length: int, seed: int, rank: int = 0, world: int = 1) -> None:
-        super().__init__(corpus, seed, rank, world)
+        super().__init__(seed, rank, world)
+        self.corpus = corpus
         require_tokens(corpus, length, length + 1, "train.segment")
         self.length = length
         self.rows = _fitting_rows(rows, len(corpus) // length, world)
@@ -143,45 +147,39 @@ class Lanes(Feed[Segment]):
 
 class _Plan(NamedTuple):
     epoch: int
-    order: Integers  # pieces, in the order of the batches that hold them
+    order: Integers  # rows, in the order of the batches that hold them
     starts: Integers  # (batches + 1,) where in `order` each batch starts
     shuffled: Integers  # (batches,) which batch stands at an index
 
 
-@final
-class Documents(Feed[Batch]):
-    """Every document once an epoch, whole, in batches of at most `batch_tokens` tokens with the padding.
+class _ByLength(Feed[Batch]):
+    """Every row once an epoch, in batches of at most `batch_tokens` tokens with the padding.
 
-    A document that is longer than `longest` becomes several rows, each of which starts afresh. A row that is longer
-    than `batch_tokens` is a batch of its own. With several processes, one may get no row of a batch.
+    A row that is longer than `batch_tokens` is a batch of its own. With several processes, one may get no row of a
+    batch.
     """
 
-    def __init__(
-        self, corpus: Corpus, batch_tokens: int, longest: int | None, seed: int, rank: int = 0, world: int = 1
-    ) -> None:
-        super().__init__(corpus, seed, rank, world)
-        if corpus.offsets is None:
-            raise DataError("the data is one stream and has no documents; set data.unit=documents")
+    def __init__(self, lengths: Integers, batch_tokens: int, seed: int, rank: int, world: int) -> None:
+        super().__init__(seed, rank, world)
         self.batch_tokens = batch_tokens
-        self._starts, self._lengths = cut_documents(np.asarray(corpus.offsets), longest)
+        self._room = lengths  # that each row takes
         self._plan: _Plan | None = None  # of the epoch that was asked for last
 
+    @final
     def batches_per_epoch(self, epoch: int) -> int:
         return len(self._planned(epoch).shuffled)
 
-    def tokens(self, position: Position) -> int:
-        return int(self._lengths[self._pieces(position)].sum())
-
+    @final
     def batch(self, position: Position) -> Batch:
-        pieces = self._pieces(position)
-        mine = pieces[self._share(len(pieces))]
-        starts, lengths = self._starts[mine], self._lengths[mine]
-        columns = np.arange(lengths.max(initial=1))
-        real = columns < lengths[:, None]
-        places = np.where(real, starts[:, None] + columns, 0)
-        return Batch(Sequences(_tensor(np.where(real, self.corpus.tokens[places], 0)), torch.from_numpy(lengths)))
+        rows = self._rows(position)
+        return self._read(rows[self._share(len(rows))])
 
-    def _pieces(self, position: Position) -> Integers:
+    @abstractmethod
+    def _read(self, rows: Integers) -> Batch:
+        """Some rows as a batch."""
+
+    @final
+    def _rows(self, position: Position) -> Integers:
         plan = self._planned(position.epoch)
         batch = plan.shuffled[position.index]
         return plan.order[plan.starts[batch] : plan.starts[batch + 1]]
@@ -189,15 +187,87 @@ class Documents(Feed[Batch]):
     def _planned(self, epoch: int) -> _Plan:
         """Shuffle; sort by length within pools of many batches; cut into batches; shuffle those."""
         if self._plan is None or self._plan.epoch != epoch:
-            count = len(self._lengths)
+            count = len(self._room)
             order = permute(np.arange(count), count, draw(self.seed, epoch, "document order"))
-            pool = max(1, int(POOL * self.batch_tokens / self._lengths.mean()))
-            order = order[np.lexsort((-self._lengths[order], np.arange(count) // pool))]
-            starts = cut_batches(self._lengths[order], pool, self.batch_tokens)
+            pool = max(1, int(POOL * self.batch_tokens / self._room.mean()))
+            order = order[np.lexsort((-self._room[order], np.arange(count) // pool))]
+            starts = cut_batches(self._room[order], pool, self.batch_tokens)
             batches = len(starts) - 1
             shuffled = permute(np.arange(batches), batches, draw(self.seed, epoch, "batch order"))
             self._plan = _Plan(epoch, order, starts, shuffled)
         return self._plan
+
+
+@final
+class Documents(_ByLength):
+    """Every document once an epoch, whole. One that is longer than `longest` becomes several rows.
+
+    Each of these starts afresh.
+    """
+
+    def __init__(
+        self, corpus: Corpus, batch_tokens: int, longest: int | None, seed: int, rank: int = 0, world: int = 1
+    ) -> None:
+        if corpus.offsets is None:
+            raise DataError("the data is one stream and has no documents; set data.unit=documents")
+        self.corpus = corpus
+        self._starts, self._lengths = cut_documents(np.asarray(corpus.offsets), longest)
+        super().__init__(self._lengths, batch_tokens, seed, rank, world)
+
+    def tokens(self, position: Position) -> int:
+        return int(self._lengths[self._rows(position)].sum())
+
+    def _read(self, rows: Integers) -> Batch:
+        return Batch(_padded(self.corpus, self._starts[rows], self._lengths[rows]))
+
+
+@final
+class Pairs(_ByLength):
+    """Every pair once an epoch, in batches whose longer side has at most `batch_tokens` tokens with the padding.
+
+    Cutting a translation would leave half a source without one, so pairs with a side of more tokens than `longest`,
+    which has a limit for the source and one for the target, are left out: `left_out` counts them.
+    """
+
+    def __init__(
+        self,
+        corpus: PairedCorpus,
+        batch_tokens: int,
+        seed: int,
+        longest: tuple[int | None, int | None] = (None, None),
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.corpus = corpus
+        sides = [np.asarray(side.offsets) for side in (corpus.source, corpus.target)]
+        lengths = np.diff(sides)  # (2, pairs)
+        fitting = np.ones(corpus.pairs, dtype=np.bool_)
+        for side, limit in zip(lengths, longest, strict=True):
+            if limit is not None:
+                fitting &= side <= limit
+        self.left_out = int(np.count_nonzero(~fitting))
+        if not fitting.any():
+            raise DataError(f"all {corpus.pairs:,} pairs are longer than the model can read; raise model.context")
+        self._sources, self._targets = (offsets[:-1][fitting] for offsets in sides)
+        self._source_lengths, self._target_lengths = lengths[:, fitting]
+        super().__init__(lengths[:, fitting].max(0), batch_tokens, seed, rank, world)
+
+    def tokens(self, position: Position) -> int:
+        return int(self._target_lengths[self._rows(position)].sum())
+
+    def _read(self, rows: Integers) -> Batch:
+        return Batch(
+            _padded(self.corpus.target, self._targets[rows], self._target_lengths[rows]),
+            _padded(self.corpus.source, self._sources[rows], self._source_lengths[rows]),
+        )
+
+
+def _padded(corpus: Corpus, starts: Integers, lengths: Integers) -> Sequences:
+    """Stretches of a corpus as rows."""
+    columns = np.arange(lengths.max(initial=1))
+    real = columns < lengths[:, None]
+    places = np.where(real, starts[:, None] + columns, 0)
+    return Sequences(_tensor(np.where(real, corpus.tokens[places], 0)), torch.from_numpy(lengths))
 
 
 def cut_documents(offsets: Integers, longest: int | None) -> tuple[Integers, Integers]:

@@ -63,6 +63,8 @@ class BuiltinSource(Source):
 def open_builtin(spec: str, unit: Unit | None, normalisation: Normalisation) -> BuiltinSource:
     """`builtin:NAME`, a stream unless asked otherwise."""
     name = spec.removeprefix("builtin:")
+    if name == "dates":
+        raise DataError("builtin:dates holds pairs, for translation families such as seq2seq; try builtin:prose")
     if name not in BUILTIN:
         raise DataError(f"there is no builtin text {name!r}; {nearest(name, BUILTIN)}")
     return BuiltinSource(spec=spec, unit=unit or "stream", normalisation=normalisation, name=name)

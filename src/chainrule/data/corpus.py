@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -59,6 +60,11 @@ class Corpus:
         for begin in range(0, len(self), COUNTED):
             counts += np.bincount(self.tokens[begin : begin + COUNTED], minlength=vocabulary)
         return counts
+
+    def documents(self) -> Iterator[Tokens]:
+        """The tokens of each document; a stream is one."""
+        edges = [0, len(self)] if self.offsets is None else self.offsets.tolist()
+        return (self.tokens[begin:end] for begin, end in pairwise(edges))
 
     @classmethod
     def build(
@@ -226,29 +232,45 @@ def prepare(
     warnings = list(train.warnings)
     for role, other in (("validation", valid), ("test", test)):
         if other is not None:
-            warnings += [*other.warnings, *_shared(train, other, role)]
+            warnings += [*other.warnings, *shared_origins(train.origins(), other.origins(), role)]
 
-    cuts: dict[str, float] = {}  # what is cut from the end of the training data, the very end first
-    if test is None and config.test_fraction is not None:
-        cuts["test"], test = config.test_fraction, train
-    if valid is None:
-        cuts["validation"], valid = config.valid_fraction, train
-    parts: dict[str, Part] = {}
-    if cuts:
-        found = split(train, *cuts.values(), names=list(cuts), cache=cache, progress=stage("counting"))
-        parts = dict(zip(("training", *reversed(cuts)), found, strict=True))
+    given = [name for name, source in (("validation", valid), ("test", test)) if source is not None]
+    parts = cut_off(train, config, given, cache=cache, progress=stage("counting"))
+    if "test" in parts:
+        test = train
     train_part = parts.get("training")
     if tokenizer is None:
-        tokenizer = _tokenizer(tokenizer_spec, train, train_part, cache, stage("tokenizer"))
+        tokenizer = tokenizer_of(tokenizer_spec, [train], train_part, cache=cache, progress=stage("tokenizer"))
     return Prepared(
         tokenizer,
         Corpus.build(train, tokenizer, train_part, cache=cache, progress=stage("training data")),
-        Corpus.build(valid, tokenizer, parts.get("validation"), cache=cache, progress=stage("validation data")),
+        Corpus.build(
+            valid or train, tokenizer, parts.get("validation"), cache=cache, progress=stage("validation data")
+        ),
         None
         if test is None
         else Corpus.build(test, tokenizer, parts.get("test"), cache=cache, progress=stage("test data")),
         tuple(dict.fromkeys(warnings)),
     )
+
+
+def cut_off(
+    train: Source, config: DataConfig, given: Sequence[str], *, cache: Path | None, progress: Progress | None
+) -> dict[str, Part]:
+    """The parts of the training data, where validation or test data must be cut from its end; else none.
+
+    `given` names the splits that need no cutting. A test part is cut where `config.test_fraction` asks for it, and is
+    the very end.
+    """
+    cuts: dict[str, float] = {}
+    if "test" not in given and config.test_fraction is not None:
+        cuts["test"] = config.test_fraction
+    if "validation" not in given:
+        cuts["validation"] = config.valid_fraction
+    if not cuts:
+        return {}
+    found = split(train, *cuts.values(), names=list(cuts), cache=cache, progress=progress)
+    return dict(zip(("training", *reversed(cuts)), found, strict=True))
 
 
 def encode_file(
@@ -258,31 +280,39 @@ def encode_file(
     return Corpus.build(open_source(spec, config), tokenizer, cache=cache, progress=progress)
 
 
-def _tokenizer(
-    spec: str, source: Source, part: Part | None, cache: Path | None, progress: Progress | None
+def tokenizer_of(
+    spec: str,
+    sources: Sequence[Source],
+    part: Part | None = None,
+    *,
+    cache: Path | None = None,
+    progress: Progress | None = None,
 ) -> Tokenizer:
+    """One vocabulary for all of the sources, or for the same part of each, trained unless that has been done before."""
     file = Path(spec.partition(":")[2])
     stamp = file_identity(file) if file.is_file() else None  # of a tokenizer that is read and not trained
-    entry = (cache or cache_root()) / fingerprint("tokenizer", spec, stamp, source.description(), part)
+    texts = [source.description() for source in sources]
+    entry = (cache or cache_root()) / fingerprint("tokenizer", spec, stamp, texts, part)
     known = find(entry, lambda folder: load_tokenizer(folder / "tokenizer.json"))
     if known is not None:
         return known
 
-    def texts() -> Iterator[str]:
-        pieces = source.pieces(part)
+    def pieces() -> Iterator[str]:
+        found = chain.from_iterable(source.pieces(part) for source in sources)
         if progress is None:
-            return pieces
-        total = count(source, cache=cache) if part is None else part.end - part.start
-        return watched(pieces, source.unit, total, progress)
+            return found
+        totals = (count(source, cache=cache) if part is None else part.end - part.start for source in sources)
+        return watched(found, sources[0].unit, sum(totals), progress)
 
-    tokenizer = train_tokenizer(spec, texts)
+    tokenizer = train_tokenizer(spec, pieces)
     with building(entry) as folder:
         tokenizer.save(folder / "tokenizer.json")
     return tokenizer
 
 
-def _shared(train: Source, other: Source, role: str) -> list[str]:
-    shared = sorted(train.origins() & other.origins())
+def shared_origins(train: frozenset[str], other: frozenset[str], role: str) -> list[str]:
+    """A warning where validation or test data is training data as well."""
+    shared = sorted(train & other)
     if not shared:
         return []
     return [f"{role} data and training data share {shared[0]!r}: the {role} figures say nothing about new text"]

@@ -45,9 +45,19 @@ class HubSource(Source):
             for value in batch[self.field]:
                 yield as_text(value, where, self.field)
 
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Every record with all of its fields."""
+        for batch in self._split().iter(batch_size=1024):
+            for values in zip(*batch.values(), strict=True):
+                yield dict(zip(batch, values, strict=True))
+
     def validation(self) -> Source | None:
+        return self.sibling("validation")
+
+    def sibling(self, split: str) -> HubSource | None:
+        """Another split of the dataset whose training data this is, where there is one."""
         splits = _load(self.name, self.config)
-        return replace(self, split="validation") if "validation" in splits and self.split == "train" else None
+        return replace(self, split=split) if split in splits and self.split == "train" else None
 
     def _split(self) -> Any:
         splits = _load(self.name, self.config)

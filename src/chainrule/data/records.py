@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from chainrule.data.compression import open_bytes
 from chainrule.errors import DataError, MissingExtra
@@ -14,20 +15,20 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 LONGEST_RECORD = 64 << 20  # bytes of one JSON line
 
 
-def missing_field(where: str, field: str, fields: Iterable[str]) -> DataError:
+def missing_field(where: str, field: str, fields: Iterable[str], *, setting: str = "data.field") -> DataError:
     """The error about a record without the wanted field: it names the fields that are there."""
     known = sorted(fields)
     close = difflib.get_close_matches(field, known, n=1)
-    remedy = f"did you mean data.field={close[0]}?" if close else "set data.field to the one that holds the text"
+    remedy = f"did you mean {setting}={close[0]}?" if close else f"set {setting} to the one that holds the text"
     return DataError(f"{where} has no field {field!r} but {', '.join(known) or 'none at all'}; {remedy}")
 
 
-def as_text(value: object, where: str, field: str) -> str:
+def as_text(value: object, where: str, field: str, *, setting: str = "data.field") -> str:
     """The text in a field; nothing where it is null."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise DataError(f"{where}: field {field!r} holds {value!r:.40}, not text; set data.field to one that does")
+        raise DataError(f"{where}: field {field!r} holds {value!r:.40}, not text; set {setting} to one that does")
     if not value.isascii():
         try:
             value.encode()
@@ -38,6 +39,14 @@ def as_text(value: object, where: str, field: str) -> str:
 
 def read_json_lines(path: Path, field: str) -> Iterator[str]:
     """The field of every line; empty lines are skipped."""
+    for where, record in read_records(path):
+        if field not in record:
+            raise missing_field(where, field, record)
+        yield as_text(record[field], where, field)
+
+
+def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every record of a file of JSON lines, and where it stands; empty lines are skipped."""
     with open_bytes(path) as file:
         number = 0
         while line := file.readline(LONGEST_RECORD):
@@ -45,12 +54,11 @@ def read_json_lines(path: Path, field: str) -> Iterator[str]:
             where = f"line {number} of {str(path)!r}"
             if len(line) == LONGEST_RECORD:
                 raise DataError(f"{where} is longer than 64 MiB; write one record a line, e.g. with jq -c '.[]'")
-            if not line.strip():
-                continue
-            yield as_text(_record(line, where, field), where, field)
+            if line.strip():
+                yield where, _record(line, where)
 
 
-def _record(line: bytes, where: str, field: str) -> object:
+def _record(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -60,9 +68,7 @@ def _record(line: bytes, where: str, field: str) -> object:
     if not isinstance(record, dict):
         kind = type(record).__name__
         raise DataError(f"{where} is a {kind}, not a record; write one JSON object a line, e.g. with jq -c '.[]'")
-    if field not in record:
-        raise missing_field(where, field, record)
-    return record[field]
+    return record
 
 
 def read_parquet(path: Path, field: str) -> Iterator[str]:

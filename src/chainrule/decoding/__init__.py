@@ -1,7 +1,27 @@
 """From predictions to text: how a token is chosen, how a row goes on, and how the best of many is found."""
 
+from chainrule.decoding.agreement import agreed
 from chainrule.decoding.beam import beam_search
 from chainrule.decoding.choose import GREEDY, Sampling, choose
 from chainrule.decoding.generate import Generation, Token, generate, stream
+from chainrule.decoding.sentences import Alignment, Translated, Translator, streamed
+from chainrule.decoding.translation import Search, Translation, translate
 
-__all__ = ["GREEDY", "Generation", "Sampling", "Token", "beam_search", "choose", "generate", "stream"]
+__all__ = [
+    "GREEDY",
+    "Alignment",
+    "Generation",
+    "Sampling",
+    "Search",
+    "Token",
+    "Translated",
+    "Translation",
+    "Translator",
+    "agreed",
+    "beam_search",
+    "choose",
+    "generate",
+    "stream",
+    "streamed",
+    "translate",
+]

@@ -4,10 +4,12 @@ The beam holds the `width` likeliest hypotheses, finished or not. A finished one
 it is among them; it can therefore end the search, but is itself never lost: all finished hypotheses are ranked at the
 end, by
 
-    score = log P(generated | prompt) / generated_length ** length_penalty
+    score = log P(generated | prompt, source) / normaliser(generated_length, length_penalty)
 
 where the length counts EOS, as the probability does, and never the prompt. A width of 1 is greedy decoding; a width of
 all sequences there are is exhaustive search.
+
+Shape letters: R rows of the batch, those of all beams together; V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ import math
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.decoding.choose import FORBIDDEN, precision
+from chainrule.decoding.choose import FORBIDDEN
 from chainrule.decoding.generate import NOT_A_NUMBER, Finish, Generation, Stop, check_request
+from chainrule.decoding.ranking import Normaliser, power
 from chainrule.decoding.reading import Reader
 from chainrule.errors import DecodingError
 from chainrule.models.base import AutoregressiveModel
-from chainrule.types import Sequences, select
+from chainrule.types import Sequences, Step, map_state, select
 
 
 class Hypothesis(NamedTuple):
@@ -36,37 +38,41 @@ class Hypothesis(NamedTuple):
 
     ids: list[int]
     log_prob: float
-    parent: int  # the row of the batch that it grew from
+    row: int  # of the batch; of a new hypothesis, the row that it grew from
 
 
-class Candidate(NamedTuple):
-    """One more token after a live hypothesis."""
+Choice: TypeAlias = tuple[float, int]
+"""A possible next token of a row: its cost, −log P in nats, and its id. Less is better, in this order."""
 
-    log_prob: float  # of the whole hypothesis
-    parent: int  # among the live hypotheses of its beam
-    token: int
+Rank: TypeAlias = tuple[bool, float]
+"""Whether a result ended by itself, where that matters, and its score; more is better."""
 
 
 class Rules(NamedTuple):
-    """What all beams of a search have in common."""
+    """How one prompt is searched."""
 
     width: int
     length: int
     eos: int | None
     length_penalty: float
+    normaliser: Normaliser
     num: int
     stop: Stop | None
+    ended_first: bool
 
     def score(self, log_prob: float, length: int) -> float:
-        return float(log_prob / length**self.length_penalty)
+        return log_prob / self.normaliser(length, self.length_penalty)
 
-    def best_score(self, log_prob: float, length: int) -> float:
-        """No hypothesis that grows from this one can score better.
+    def rank(self, log_prob: float, length: int, finish: Finish) -> Rank:
+        return not (self.ended_first and finish == "length"), self.score(log_prob, length)
 
-        More tokens never raise the log-probability, and the penalty is monotone in the length, so the best is at one
-        of the two ends: a single token more, or as many as are allowed.
+    def best_rank(self, log_prob: float, length: int) -> Rank:
+        """No hypothesis that grows from this one can rank better.
+
+        More tokens never raise the log-probability, and the normaliser is monotone in the length, so the best is at
+        one of the two ends: a single token more, or as many as are allowed.
         """
-        return max(self.score(log_prob, length + 1), self.score(log_prob, self.length))
+        return True, max(self.score(log_prob, length + 1), self.score(log_prob, self.length))
 
 
 @dataclass
@@ -75,29 +81,37 @@ class Beam:
 
     rules: Rules
     live: list[Hypothesis]  # likeliest first
-    finished: list[tuple[float, Generation]] = field(default_factory=list)  # with scores, in the order of finishing
-    taken: list[float] = field(default_factory=list)  # -log_prob of the finished ones, ascending
+    finished: list[tuple[Rank, Generation]] = field(default_factory=list)  # in the order of finishing
+    taken: list[float] = field(default_factory=list)  # the costs of the finished ones, ascending
 
-    def grow(self, candidates: Sequence[Candidate], first_row: int) -> None:
-        """Keep those of the candidates, likeliest first, that belong to the `width` likeliest hypotheses of all."""
+    def grow(self, choices: Sequence[Sequence[Choice]]) -> None:
+        """Go on with the choices of each live hypothesis' row, as far as they are among the `width` likeliest of all.
+
+        Of equals, the one from the likelier parent and with the lower id is taken first.
+        """
         taken, parents, self.live = list(self.taken), self.live, []
-        for rank, (log_prob, parent, token) in enumerate(candidates):
-            if rank + bisect_right(taken, -log_prob) >= self.rules.width:
+        candidates = sorted(
+            (cost - parent.log_prob, rank, token)
+            for rank, parent in enumerate(parents)
+            for cost, token in choices[parent.row]
+        )
+        for place, (cost, rank, token) in enumerate(candidates):
+            if place + bisect_right(taken, cost) >= self.rules.width:
                 break
-            ids = [*parents[parent].ids, token]
+            ids = [*parents[rank].ids, token]
             finish = self._finish(ids)
             if finish is None:
-                self.live.append(Hypothesis(ids, log_prob, first_row + parent))
+                self.live.append(Hypothesis(ids, -cost, parents[rank].row))
             else:
-                score = self.rules.score(log_prob, len(ids))
-                self.finished.append((score, Generation(ids[:-1] if finish == "eos" else ids, log_prob, finish)))
-                insort(self.taken, -log_prob)
+                generation = Generation(ids[:-1] if finish == "eos" else ids, -cost, finish)
+                self.finished.append((self.rules.rank(-cost, len(ids), finish), generation))
+                insort(self.taken, cost)
         if not self._can_improve():
             self.live = []
 
     def best(self) -> list[Generation]:
-        """The finished hypotheses by score; of equals, the one that was finished first."""
-        ranked = sorted(self.finished, key=lambda scored: -scored[0])
+        """The finished hypotheses by rank; of equals, the one that was finished first."""
+        ranked = sorted(self.finished, key=lambda entry: entry[0], reverse=True)  # which keeps the order of equals
         return [generation for _, generation in ranked[: self.rules.num]]
 
     def _finish(self, ids: Sequence[int]) -> Finish | None:
@@ -108,12 +122,12 @@ class Beam:
         return "length" if len(ids) == self.rules.length else None
 
     def _can_improve(self) -> bool:
-        """Could a live hypothesis still be among the results?"""
+        """Could a live hypothesis still be among the results? Exact: nothing that could be found is given up."""
         if not self.live or len(self.finished) < self.rules.num:
             return bool(self.live)
-        to_beat = heapq.nlargest(self.rules.num, (score for score, _ in self.finished))[-1]
+        to_beat = heapq.nlargest(self.rules.num, (rank for rank, _ in self.finished))[-1]
         likeliest = self.live[0]
-        return self.rules.best_score(likeliest.log_prob, len(likeliest.ids)) > to_beat
+        return self.rules.best_rank(likeliest.log_prob, len(likeliest.ids)) > to_beat
 
 
 @torch.inference_mode()
@@ -122,10 +136,12 @@ def beam_search(
     prompts: Sequence[Sequence[int]],
     *,
     width: int,
-    length: int,
+    length: int | Sequence[int],
     eos: int | None = None,
     length_penalty: float = 1.0,
+    normaliser: Normaliser = power,
     num: int = 1,
+    ended_first: bool = False,
     suppress: Sequence[int] = (),
     stop: Stop | None = None,
     source: Sequences | None = None,
@@ -133,56 +149,133 @@ def beam_search(
     """The `num` best continuations of each prompt, best first; fewer where fewer are possible.
 
     Nothing is drawn and ties are broken by rank and id, so the result is a function of model and prompt, whatever
-    other prompts are beside it. A source makes row i the search for translations of source i.
+    other prompts are beside it. A source makes row i the search for translations of source i; `length` may then be a
+    limit for each. With `ended_first`, results that reached EOS rank before those that the limit has cut.
     """
-    check_request(model, prompts, length=length, eos=eos, suppress=suppress, source=source)
+    lengths = [length] * len(prompts) if isinstance(length, int) else list(length)
+    if len(lengths) != len(prompts):
+        raise DecodingError(f"{len(prompts)} prompts came with {len(lengths)} lengths; give one to each, or one to all")
+    check_request(model, prompts, length=min(lengths, default=1), eos=eos, suppress=suppress, source=source)
     if not 1 <= num <= width:
         raise DecodingError(f"{num} results were asked of a beam of width {width}; ask for 1 to {max(1, width)}")
     if not prompts:
         return []
-    device = model.device
-    reader = Reader(model, source)
-    rules = Rules(width, length, eos, length_penalty, num, stop)
-    beams = [Beam(rules, [Hypothesis([], 0.0, row)]) for row in range(len(prompts))]
-    suppressed = torch.tensor(sorted(set(suppress)), dtype=torch.int64, device=device)
-
-    step = reader.read(prompts, range(len(prompts)))
-    while True:
-        so_far = [hypothesis.log_prob for beam in beams for hypothesis in beam.live]
-        log_probs = F.log_softmax(step.logits[:, -1], -1, dtype=precision(device))  # (B, V), B over all live ones
-        log_probs = log_probs.index_fill(-1, suppressed, FORBIDDEN)
-        totals = log_probs + torch.tensor(so_far, dtype=log_probs.dtype, device=device)[:, None]
-        first_row = 0
-        for beam, rows in zip(beams, torch.split(totals, [len(beam.live) for beam in beams]), strict=True):
-            if beam.live:
-                beam.grow(likeliest(rows, width), first_row)
-            first_row += len(rows)
-
-        live = [(owner, hypothesis) for owner, beam in enumerate(beams) for hypothesis in beam.live]
-        if not live:
-            return [beam.best() for beam in beams]
-        parents = [hypothesis.parent for _, hypothesis in live]
-        state = step.state
-        if parents != list(range(first_row)):
-            state = select(state, torch.tensor(parents, device=device))
-        tokens = torch.tensor([hypothesis.ids[-1] for _, hypothesis in live], device=device)
-        histories = [[*prompts[owner], *hypothesis.ids] for owner, hypothesis in live]
-        step = reader.advance(tokens, state, histories, [owner for owner, _ in live])
-
-
-def likeliest(totals: Tensor, count: int) -> list[Candidate]:
-    """The `count` best entries of totals (live, V), best first; of equals the one from the better parent, lower id.
-
-    `topk` does not say which of several equal entries it returns, but it does tell the value of the last one; all
-    entries from that value upwards are then put in order here.
-    """
-    vocabulary = totals.shape[1]
-    flat = totals.flatten()
-    best = flat.topk(min(count, len(flat))).values
-    if math.isnan(best[0].item()):
-        raise DecodingError(NOT_A_NUMBER)
-    places = (flat >= best[-1]).nonzero()[:, 0]
-    ranked = sorted(zip(flat[places].tolist(), places.tolist(), strict=True), key=lambda entry: (-entry[0], entry[1]))
-    return [
-        Candidate(log_prob, *divmod(place, vocabulary)) for log_prob, place in ranked[:count] if log_prob > FORBIDDEN
+    suppressed = torch.tensor(sorted(set(suppress)), dtype=torch.int64, device=model.device)
+    beams = [
+        Beam(
+            Rules(width, limit, eos, length_penalty, normaliser, num, stop, ended_first),
+            [Hypothesis([], 0.0, row)],
+        )
+        for row, limit in enumerate(lengths)
     ]
+    rows = Rows(Reader(model, source), prompts)
+    while True:
+        choices = likeliest(rows.step.logits[:, -1], width, suppressed)
+        for beam in beams:
+            if beam.live:
+                beam.grow(choices)
+        if not any(beam.live for beam in beams):
+            return [beam.best() for beam in beams]
+        rows.advance(beams)
+
+
+def likeliest(logits: Tensor, count: int, suppressed: Tensor | None = None) -> list[list[Choice]]:
+    """The `count` best possible tokens of each row of (R, V), best first; of equals the lower id.
+
+    Logits are compared, and not log-probabilities: rounding could make equals of what was not. `topk` does not say
+    which of several equal entries it returns. Asked for one more than needed it shows where that matters, and there
+    all entries from the last value upwards are put in order.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    normalisers: list[float] = logits.logsumexp(-1).tolist()
+    if suppressed is not None and len(suppressed):
+        logits = logits.index_fill(-1, suppressed, FORBIDDEN)
+    vocabulary = logits.shape[1]
+    count = min(count, vocabulary)
+    values, ids = (found.tolist() for found in logits.topk(min(count + 1, vocabulary)))
+    choices = []
+    for row, (best, tokens, normaliser) in enumerate(zip(values, ids, normalisers, strict=True)):
+        if math.isnan(normaliser):
+            raise DecodingError(NOT_A_NUMBER)
+        if len(best) > count and best[count - 1] == best[count] > FORBIDDEN:
+            tokens = (logits[row] >= best[count]).nonzero()[:, 0].tolist()
+            best = logits[row, tokens].tolist()
+        ranked = sorted((normaliser - logit, token) for logit, token in zip(best, tokens, strict=True))
+        choices.append([choice for choice in ranked[:count] if choice[0] < math.inf])
+    return choices
+
+
+IDLE = 0.25
+"""The share of rows that may compute for nobody before the batch is packed anew, which copies all of its state."""
+
+
+class Rows:
+    """The batch: the state of every live hypothesis, each in a row.
+
+    A state may be large, so as little of it as possible is copied. The first hypothesis that grows from a row stays
+    in it. Others move into rows that nobody needs any more, in place.
+    """
+
+    def __init__(self, reader: Reader, prompts: Sequence[Sequence[int]]) -> None:
+        self.reader = reader
+        self.prompts = prompts
+        self.owners = list(range(len(prompts)))  # the prompt of each row, as the next
+        self.histories = [list(prompt) for prompt in prompts]
+        self.step: Step = reader.read(self.histories, self.owners)
+        self._own = False  # the first state may share memory with the source that it was made from
+
+    def advance(self, beams: Sequence[Beam]) -> None:
+        """Read the last token of every live hypothesis, and tell it the row in which it now is."""
+        live = [(owner, place) for owner, beam in enumerate(beams) for place in range(len(beam.live))]
+        found = [beams[owner].live[place] for owner, place in live]
+        rows = self._settle([hypothesis.row for hypothesis in found])
+        tokens = [0] * len(self.histories)
+        for (owner, place), hypothesis, row in zip(live, found, rows, strict=True):
+            beams[owner].live[place] = hypothesis._replace(row=row)
+            tokens[row] = hypothesis.ids[-1]
+            self.owners[row] = owner
+            self.histories[row] = [*self.prompts[owner], *hypothesis.ids[:-1]]
+        for history, token in zip(self.histories, tokens, strict=True):  # those of nobody's rows too: they read on
+            history.append(token)
+        device = self.reader.model.device
+        self.step = self.reader.advance(
+            torch.tensor(tokens, device=device), self.step.state, self.histories, self.owners
+        )
+
+    def _settle(self, parents: Sequence[int]) -> list[int]:
+        """A row for every new hypothesis, holding the state of its parent's row."""
+        count = len(self.histories)
+        free = sorted(set(range(count)) - set(parents))
+        extra = len(parents) - (count - len(free))  # hypotheses that cannot stay in their parent's row
+        if extra > len(free) or (extra and not self._own) or len(free) - extra > IDLE * count:
+            self._pack(parents)
+            return list(range(len(parents)))
+        rows, moves, used = [], {}, set[int]()
+        for parent in parents:
+            row = parent
+            if parent in used:
+                row = free.pop()
+                moves[row] = parent
+            used.add(row)
+            rows.append(row)
+        if moves:
+            self._move(moves)
+        return rows
+
+    def _pack(self, parents: Sequence[int]) -> None:
+        """A new batch of these rows."""
+        places = torch.tensor(parents, device=self.reader.model.device)
+        self.step = self.step._replace(state=select(self.step.state, places))
+        self.owners = [self.owners[row] for row in parents]
+        self.histories = [list(self.histories[row]) for row in parents]
+        self._own = True
+
+    def _move(self, moves: dict[int, int]) -> None:
+        """Copy rows over others: {row: the one whose state it gets}. No row is both."""
+
+        def copy(tensor: Tensor) -> Tensor:
+            for row, parent in moves.items():  # index_copy_ would need a copy of what it copies
+                tensor[row].copy_(tensor[parent])
+            return tensor
+
+        self.step = self.step._replace(state=map_state(copy, self.step.state))

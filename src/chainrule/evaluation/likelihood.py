@@ -8,7 +8,7 @@ A perplexity means little without the context that each prediction saw, so every
   no earlier window has scored count, so a prediction sees at least `context − stride` tokens (but for the first
   window), at most `context − 1`.
 - `documents`: each document is a sequence of its own, from BOS to its EOS; documents longer than the context are
-  read by windows.
+  read by windows. With a source, as for translation, every window is read given the source of its document.
 
 Bits per byte refer to the raw UTF-8 text, so scores of different tokenizers compare. Shape letters: N predictions.
 """
@@ -30,7 +30,7 @@ from torch import Tensor
 from chainrule.config import Settings
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, DataError
-from chainrule.models.base import AutoregressiveModel, NeuralModel
+from chainrule.models.base import AutoregressiveModel, Conditional, NeuralModel
 from chainrule.types import Batch, Sequences
 
 LOGITS_AT_ONCE = 1 << 22  # numbers in one piece of logits; bounds the memory of scoring
@@ -45,6 +45,8 @@ class Protocol(Settings):
     stride: int | None = Field(None, description="tokens that a window moves by")
     carry_over: bool = Field(description="whether a prediction sees across segments to the start of the text")
     eos: bool = Field(description="whether the end of each document is predicted and counted")
+    source: bool = Field(False, description="whether each document was read given its source")
+    source_context: int | None = Field(None, description="tokens of a source that were read; none: all")
     pieces: int = Field(1, description="parts of the stream that were read independently, each from its own start")
     tokens: int | None = Field(None, description="only so many tokens from the start were scored; none: all")
     words: str = "separated by white space, plus one for each line end"
@@ -84,7 +86,16 @@ def protocol_for(
     if context is not None:
         stride = stride or max(1, context // 2)
     if corpus.offsets is not None:
-        return Protocol(method="documents", context=context, stride=stride, carry_over=False, eos=True, tokens=tokens)
+        return Protocol(
+            method="documents",
+            context=context,
+            stride=stride,
+            carry_over=False,
+            eos=True,
+            source=isinstance(model, Conditional),
+            source_context=model.source_context if isinstance(model, Conditional) else None,
+            tokens=tokens,
+        )
     method: Literal["carried", "windows"] = "carried" if context is None else "windows"
     return Protocol(
         method=method,
@@ -111,14 +122,18 @@ def surprisals(
     corpus: Corpus,
     protocol: Protocol | None = None,
     *,
+    source: Corpus | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Surprisals:
-    """Read a corpus. The model should be in evaluation mode."""
+    """Read a corpus, each of its documents given that of `source` where there is one.
+
+    The model should be in evaluation mode.
+    """
     protocol = protocol or protocol_for(model, corpus)
     expected = min(len(corpus), protocol.tokens or len(corpus))
     nats, hits = np.zeros(expected, np.float32), np.zeros(expected, np.bool_)
     count = 0
-    for where, targets, logits in predictions(model, corpus, protocol):
+    for where, targets, logits in predictions(model, corpus, protocol, source):
         places = where.numpy()
         nats[places] = F.cross_entropy(logits, targets, reduction="none").float().cpu().numpy()
         hits[places] = (logits.argmax(-1) == targets).cpu().numpy()
@@ -135,10 +150,11 @@ def score(
     corpus: Corpus,
     protocol: Protocol | None = None,
     *,
+    source: Corpus | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Score:
-    """Score a corpus. The model should be in evaluation mode."""
-    return summarise(surprisals(model, corpus, protocol, progress=progress), corpus)
+    """Score a corpus, given its sources where there are some. The model should be in evaluation mode."""
+    return summarise(surprisals(model, corpus, protocol, source=source, progress=progress), corpus)
 
 
 def summarise(found: Surprisals, corpus: Corpus) -> Score:
@@ -163,8 +179,16 @@ def _exp(nats: float) -> float:
     return math.exp(min(nats, 700.0))  # e^709 is the largest double
 
 
-def predictions(model: AutoregressiveModel, corpus: Corpus, protocol: Protocol) -> Iterator[Predictions]:
+def predictions(
+    model: AutoregressiveModel, corpus: Corpus, protocol: Protocol, source: Corpus | None = None
+) -> Iterator[Predictions]:
     """Every scored token once, with its logits, in pieces of bounded size."""
+    if (source is not None) != isinstance(model, Conditional):
+        raise DataError(
+            "this model reads one text, and a source was given; leave the source out"
+            if source is not None
+            else "this model translates, and its text was given without a source; give pairs"
+        )
     limit = min(len(corpus), protocol.tokens or len(corpus))
     if protocol.method == "carried":
         for begin, end in _spans(limit, protocol.pieces):
@@ -175,7 +199,7 @@ def predictions(model: AutoregressiveModel, corpus: Corpus, protocol: Protocol) 
         yield from _windows(model, corpus.tokens, _cut(0, limit, protocol.context, protocol.stride))
     else:
         assert corpus.offsets is not None
-        yield from _windows(model, corpus.tokens, _documents(corpus.offsets, limit, protocol))
+        yield from _windows(model, corpus.tokens, _documents(corpus.offsets, limit, protocol), source)
 
 
 def _spans(length: int, pieces: int) -> Iterator[tuple[int, int]]:
@@ -204,26 +228,29 @@ class Window(NamedTuple):
     begin: int
     scored: int
     end: int
+    document: int = 0
 
 
-def _cut(begin: int, end: int, context: int, stride: int) -> Iterator[Window]:
+def _cut(begin: int, end: int, context: int, stride: int, document: int = 0) -> Iterator[Window]:
     """Windows over one text: each scores what the ones before it have not."""
     done = begin
     while done < end:
         stop = min(end, done + (context if done == begin else stride))
-        yield Window(max(begin, stop - context), done, stop)
+        yield Window(max(begin, stop - context), done, stop, document)
         done = stop
 
 
 def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[Window]:
     """Whole documents, or their windows, until the limit is reached."""
-    for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+    for document, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         if begin >= limit:
             return
-        yield from _cut(begin, end, protocol.context or end - begin, protocol.stride or 1)
+        yield from _cut(begin, end, protocol.context or end - begin, protocol.stride or 1, document)
 
 
-def _windows(model: AutoregressiveModel, tokens: np.ndarray, windows: Iterator[Window]) -> Iterator[Predictions]:
+def _windows(
+    model: AutoregressiveModel, tokens: np.ndarray, windows: Iterator[Window], source: Corpus | None = None
+) -> Iterator[Predictions]:
     """Many windows in one batch; they are grouped as they come, padded to the longest."""
     at_once = TOKENS_AT_ONCE
     if not isinstance(model, NeuralModel):  # its logits come for all positions, counted or not
@@ -231,20 +258,26 @@ def _windows(model: AutoregressiveModel, tokens: np.ndarray, windows: Iterator[W
     group: list[Window] = []
     longest = 0
     for window in windows:
-        longest = max(longest, window.end - window.begin)
+        length = max(window.end - window.begin, 0 if source is None else len(_given(model, source, window)))
+        longest = max(longest, length)
         if group and (len(group) + 1) * longest > at_once:
-            yield from _read(model, tokens, group)
-            group, longest = [], window.end - window.begin
+            yield from _read(model, tokens, group, source)
+            group, longest = [], length
         group.append(window)
     if group:
-        yield from _read(model, tokens, group)
+        yield from _read(model, tokens, group, source)
 
 
-def _read(model: AutoregressiveModel, tokens: np.ndarray, group: list[Window]) -> Iterator[Predictions]:
+def _read(
+    model: AutoregressiveModel, tokens: np.ndarray, group: list[Window], source: Corpus | None
+) -> Iterator[Predictions]:
     target = Sequences.pack([tokens[window.begin : window.end].astype(np.int64) for window in group])
-    batch = Batch(target).to(model.device)
+    given = None
+    if source is not None:
+        given = Sequences.pack([_given(model, source, window) for window in group])
+    batch = Batch(target, given).to(model.device)
     positions = torch.arange(target.ids.shape[1])
-    begins, scored, ends = (torch.tensor(column) for column in zip(*group, strict=True))
+    begins, scored, ends, _ = (torch.tensor(column) for column in zip(*group, strict=True))
     counts = (positions >= (scored - begins)[:, None]) & (positions < (ends - begins)[:, None])  # (B, T)
     where = (positions + begins[:, None])[counts]
     targets = batch.target.ids[counts.to(model.device)]
@@ -255,6 +288,15 @@ def _read(model: AutoregressiveModel, tokens: np.ndarray, group: list[Window]) -
         piece = slice(first, first + at_once)
         logits = model.readout(vectors[piece]) if isinstance(model, NeuralModel) else vectors[piece]
         yield Predictions(where[piece], targets[piece], logits)
+
+
+def _given(model: AutoregressiveModel, source: Corpus, window: Window) -> npt.NDArray[np.int64]:
+    """The source of a window's document; of one that the model cannot read whole, the beginning and its EOS."""
+    assert source.offsets is not None
+    begin, end = source.offsets[window.document : window.document + 2]
+    ids = source.tokens[begin:end].astype(np.int64)
+    limit = model.source_context if isinstance(model, Conditional) else None
+    return ids if limit is None or len(ids) <= limit else np.append(ids[: limit - 1], ids[-1])
 
 
 def _ids(tokens: np.ndarray, begin: int, end: int, device: torch.device) -> Tensor:
@@ -279,11 +321,16 @@ class TokenScore(NamedTuple):
 
 @torch.inference_mode()
 def token_scores(
-    model: AutoregressiveModel, corpus: Corpus, protocol: Protocol | None = None, *, alternatives: int = 5
+    model: AutoregressiveModel,
+    corpus: Corpus,
+    protocol: Protocol | None = None,
+    *,
+    source: Corpus | None = None,
+    alternatives: int = 5,
 ) -> list[TokenScore]:
     """Every token of a corpus by itself, in the order of the text."""
     found: list[TokenScore | None] = [None] * len(corpus)
-    for where, targets, logits in predictions(model, corpus, protocol or protocol_for(model, corpus)):
+    for where, targets, logits in predictions(model, corpus, protocol or protocol_for(model, corpus), source):
         log_probs = F.log_softmax(logits, dim=-1)
         chosen = log_probs.gather(1, targets[:, None])  # (N, 1)
         ranks = (log_probs > chosen).sum(1) + 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +22,9 @@ from torch.overrides import TorchFunctionMode
 
 from chainrule.decoding import Sampling, beam_search, generate
 from chainrule.errors import ChainruleError
-from chainrule.models.base import AutoregressiveModel, Recomputed
+from chainrule.models.base import AutoregressiveModel, Conditional, Recomputed
 from chainrule.training.checkpoint import RunFolder
-from chainrule.types import Batch, Sequences, State, merge, select
+from chainrule.types import Batch, Sequences, State, Step, merge, select
 
 TOLERANCE = 1e-9
 ENUMERATED = 4096  # sequences in a sum over all of them
@@ -40,7 +40,7 @@ class NotApplicable(Exception):
 
 @dataclass
 class Subject:
-    """A model under test and random sequences to test it on."""
+    """A model under test and random sequences to test it on, with sources where it needs some."""
 
     model: AutoregressiveModel
     seed: int = 0
@@ -54,16 +54,38 @@ class Subject:
         random = torch.Generator().manual_seed(self.seed)
         ids = torch.randint(self.model.vocabulary, (self.rows, limit), generator=random)
         lengths = torch.linspace(limit, max(1, limit // 2), self.rows).long()
-        self.batch = Batch(Sequences(ids, lengths)).to(self.model.device)
+        source = self._sources(limit, random) if isinstance(self.model, Conditional) else None
+        self.batch = Batch(Sequences(ids, lengths), source).to(self.model.device)
+
+    def _sources(self, length: int, random: torch.Generator) -> Sequences:
+        """Sources from the longest down to a single token; their width is not that of any other axis."""
+        assert isinstance(self.model, Conditional)
+        longest = self.model.source_context or self.longest
+        width = next(width for width in (7, 6, 5, 3, 2, 1) if width <= longest and width not in (length, self.rows))
+        ids = torch.randint(self.model.source_vocabulary, (self.rows, width), generator=random)
+        return Sequences(ids, torch.linspace(width, 1, self.rows).long())
 
     @property
     def full(self) -> Batch:
-        """The same rows without padding."""
-        return Batch(Sequences.full(self.batch.target.ids))
+        """The same rows without padding; sources stay as they are."""
+        return Batch(Sequences.full(self.batch.target.ids), self.batch.source)
 
     @property
     def length(self) -> int:
         return int(self.batch.target.ids.shape[1])
+
+    def source(self, rows: Iterable[int]) -> Sequences | None:
+        """The sources of these rows, one of which may be named more than once; None where the model has none."""
+        source = self.batch.source
+        if source is None:
+            return None
+        chosen = torch.tensor(list(rows), device=self.model.device)
+        return Sequences(source.ids[chosen], source.lengths[chosen])
+
+    def start(self, rows: Iterable[int]) -> Step:
+        """The first prediction of these rows."""
+        chosen = list(rows)
+        return self.model.start(self.source(chosen), batch_size=len(chosen))
 
     def ids(self, *shape: int, seed: int = 1) -> Tensor:
         random = torch.Generator().manual_seed(self.seed + seed)
@@ -80,7 +102,8 @@ def require(condition: bool, message: str) -> None:
 
 def require_close(found: Tensor, expected: Tensor, message: str, tolerance: float = TOLERANCE) -> None:
     require(found.shape == expected.shape, f"{message}: shapes {tuple(found.shape)} and {tuple(expected.shape)}")
-    worst = float((found - expected).abs().max()) if found.numel() else 0.0
+    apart = (found - expected).masked_fill(found == expected, 0.0).abs()  # −∞, what cannot be said, equals itself
+    worst = float(apart.max()) if found.numel() else 0.0
     require(worst <= tolerance, f"{message}: they differ by {worst:.3g}")
 
 
@@ -94,7 +117,7 @@ def logits_have_the_right_form(subject: Subject) -> None:
     )
     real = logits[subject.batch.target.mask]
     require(bool((real < torch.inf).all()) and not bool(real.isnan().any()), "logits are not numbers")
-    first = subject.model.start(batch_size=3).logits
+    first = subject.start(range(3)).logits
     require(tuple(first.shape) == (3, 1, subject.model.vocabulary), f"start gives the shape {tuple(first.shape)}")
 
 
@@ -107,7 +130,7 @@ def probabilities_sum_to_one(subject: Subject) -> None:
         length += 1
     every = torch.cartesian_prod(*[torch.arange(model.vocabulary)] * length).reshape(-1, length)
     total = sum(
-        float(model.log_prob(Batch(Sequences.full(rows.to(model.device)))).exp().sum())
+        float(model.log_prob(Batch(Sequences.full(rows.to(model.device)), subject.source([1] * len(rows)))).exp().sum())
         for rows in torch.split(every, ENUMERATED)
     )
     worst = abs(total - 1.0)
@@ -122,7 +145,7 @@ def the_future_does_not_matter(subject: Subject) -> None:
     for edge in {0, 1, subject.length // 2, subject.length - 1}:
         changed = subject.full.target.ids.clone()
         changed[:, edge:] = other[:, edge:]
-        found = subject.model.logits(Batch(Sequences.full(changed)))
+        found = subject.model.logits(Batch(Sequences.full(changed), subject.batch.source))
         require_close(found[:, : edge + 1], logits[:, : edge + 1], f"tokens from {edge} on change earlier predictions")
 
 
@@ -137,6 +160,8 @@ def no_gradient_reaches_the_future(subject: Subject) -> None:
     gradients = torch.autograd.grad(logits[:, middle].square().sum(), inputs.found, allow_unused=True)
     used = [gradient for gradient in gradients if gradient is not None]
     require(any(bool(gradient.any()) for gradient in used), "no gradient reaches the inputs at all")
+    if subject.batch.source is not None:  # of which every token may be seen
+        used = [gradient for gradient in used if subject.length in gradient.shape[:-1]]
     for gradient in used:
         if subject.length not in gradient.shape:
             raise NotApplicable("the model reads in windows that are shorter than the text, so no axis is its time")
@@ -167,7 +192,7 @@ def chunks_equal_the_whole(subject: Subject) -> None:
     for model, name in ((subject.model, "extend"), (Recomputed(subject.model), "the reference")):
         for rows in (subject.rows, 1):  # a family may go another way for a single row
             for size in {1, 2, 3, 5, max(1, ids.shape[1])}:
-                step = model.start(batch_size=rows)
+                step = model.start(subject.source(range(rows)), batch_size=rows)
                 parts = [step.logits]
                 for chunk in torch.split(ids[:rows], size, dim=1):
                     step = model.extend(chunk, step.state)
@@ -179,13 +204,13 @@ def chunks_equal_the_whole(subject: Subject) -> None:
 @torch.no_grad()
 def padding_does_not_matter(subject: Subject) -> None:
     """Whatever stands past a row's length, and however much of it, changes nothing."""
-    model, target = subject.model, subject.batch.target
+    model, (target, source) = subject.model, subject.batch
     expected = model.token_log_probs(subject.batch)
     noise = torch.where(target.mask, target.ids, subject.ids(*target.ids.shape))
-    found = model.token_log_probs(Batch(Sequences(noise, target.lengths)))
+    found = model.token_log_probs(Batch(Sequences(noise, target.lengths), source))
     require_close(found, expected, "what stands in the padding changes the score")
     short = int(target.lengths[-1])
-    narrow = Batch(Sequences(target.ids[-1:, :short], target.lengths[-1:]))
+    narrow = Batch(Sequences(target.ids[-1:, :short], target.lengths[-1:]), subject.source([subject.rows - 1]))
     require_close(model.token_log_probs(narrow), expected[-1:, :short], "a row scores differently without its padding")
 
 
@@ -195,10 +220,10 @@ def rows_do_not_see_each_other(subject: Subject) -> None:
     model, target = subject.model, subject.batch.target
     expected = model.token_log_probs(subject.batch)
     for row in range(subject.rows):
-        alone = Batch(Sequences(target.ids[row : row + 1], target.lengths[row : row + 1]))
+        alone = Batch(Sequences(target.ids[row : row + 1], target.lengths[row : row + 1]), subject.source([row]))
         require_close(model.token_log_probs(alone), expected[row : row + 1], "a row alone scores differently")
     order = torch.arange(subject.rows - 1, -1, -1, device=model.device)
-    shuffled = Batch(Sequences(target.ids[order], target.lengths[order]))
+    shuffled = Batch(Sequences(target.ids[order], target.lengths[order]), subject.source(order.tolist()))
     require_close(model.token_log_probs(shuffled), expected[order], "the order of rows changes their scores")
 
 
@@ -213,7 +238,7 @@ def states_can_be_taken_apart(subject: Subject) -> None:
     alone: list[Tensor] = []
     states: list[State] = []
     for row, prompt in enumerate(prompts):
-        step = model.start()
+        step = subject.start([row])
         step = model.extend(prompt, step.state) if prompt.numel() else step
         states.append(select(step.state, torch.zeros(1, dtype=torch.int64, device=model.device)))
         alone.append(model.extend(following[row : row + 1], step.state).logits)
@@ -243,7 +268,7 @@ def beam_of_one_is_greedy(subject: Subject) -> None:
     """Beam search that keeps one hypothesis is greedy decoding."""
     length = min(6, subject.length)
     prompts = [subject.ids(count, seed=count).tolist() for count in (0, 1, 2)]
-    settings = {"length": length, "eos": None}
+    settings = {"length": length, "eos": None, "source": subject.source(range(3))}
     greedy = generate(subject.model, prompts, sampling=Sampling(greedy=True), seeds=[0] * 3, **settings)  # type: ignore[arg-type]
     beams = beam_search(subject.model, prompts, width=1, num=1, **settings)  # type: ignore[arg-type]
     for one, (best, *_) in zip(greedy, beams, strict=True):
@@ -257,12 +282,14 @@ def prompts_in_a_batch_are_as_alone(subject: Subject) -> None:
     prompts = [subject.ids(count, seed=count).tolist() for count in (2, 0, 3, 1)]
     seeds = [5, 6, 7, 8]
     sampling = Sampling(temperature=0.9)
-    together = generate(subject.model, prompts, length=length, sampling=sampling, seeds=seeds, eos=None)
-    beams = beam_search(subject.model, prompts, width=2, num=1, length=length, eos=None)
+    source = subject.source(range(4))
+    together = generate(subject.model, prompts, length=length, sampling=sampling, seeds=seeds, source=source)
+    beams = beam_search(subject.model, prompts, width=2, length=length, source=source)
     for row, prompt in enumerate(prompts):
-        [alone] = generate(subject.model, [prompt], length=length, sampling=sampling, seeds=[seeds[row]], eos=None)
+        own = subject.source([row])
+        [alone] = generate(subject.model, [prompt], length=length, sampling=sampling, seeds=[seeds[row]], source=own)
         require(list(alone.ids) == list(together[row].ids), "a prompt sampled in a batch gives another text than alone")
-        [[searched]] = beam_search(subject.model, [prompt], width=2, num=1, length=length, eos=None)
+        [[searched]] = beam_search(subject.model, [prompt], width=2, length=length, source=own)
         require(list(searched.ids) == list(beams[row][0].ids), "a prompt searched in a batch gives another text")
 
 
@@ -272,11 +299,47 @@ def beam_of_full_width_is_exhaustive(subject: Subject) -> None:
     length = 3
     if model.vocabulary**length > ENUMERATED:
         raise NotApplicable(f"a vocabulary of {model.vocabulary} has too many sequences to search them all")
-    [[best]] = beam_search(model, [[]], width=model.vocabulary**length, num=1, length=length, eos=None)
+    width = model.vocabulary**length
+    [[best]] = beam_search(model, [[]], width=width, length=length, source=subject.source([1]))
     every = torch.tensor(list(itertools.product(range(model.vocabulary), repeat=length)), device=model.device)
     with torch.no_grad():
-        scores = model.log_prob(Batch(Sequences.full(every)))
+        scores = model.log_prob(Batch(Sequences.full(every), subject.source([1] * width)))
     require(abs(float(scores.max()) - best.log_prob) < 1e-6, "a beam of full width misses the most probable sequence")
+
+
+@torch.no_grad()
+def padding_of_the_source_does_not_matter(subject: Subject) -> None:
+    """Whatever stands past a source's length, and however much of it, changes no prediction."""
+    model, (target, source) = subject.model, subject.batch
+    if not isinstance(model, Conditional) or source is None:
+        raise NotApplicable("the model has no source")
+    expected, first = model.token_log_probs(subject.batch), model.start(source).logits
+    noise = torch.where(source.mask, source.ids, (source.ids + 1) % model.source_vocabulary)
+    room = (model.source_context or torch.inf) - source.ids.shape[1]
+    wider = F.pad(source.ids, (0, int(min(3, room))))
+    for ids, what in ((noise, "what stands in the padding of a source"), (wider, "more padding of a source")):
+        padded = Sequences(ids, source.lengths)
+        require_close(model.token_log_probs(Batch(target, padded)), expected, f"{what} changes the score")
+        require_close(model.start(padded).logits, first, f"{what} changes the first prediction")
+    for row, length in enumerate(source.lengths.tolist()):
+        narrow = Sequences(source.ids[row : row + 1, :length], source.lengths[row : row + 1])
+        alone = Batch(Sequences(target.ids[row : row + 1], target.lengths[row : row + 1]), narrow)
+        found = model.token_log_probs(alone)
+        require_close(found, expected[row : row + 1], "a row scores differently without the padding of its source")
+
+
+@torch.no_grad()
+def the_source_matters(subject: Subject) -> None:
+    """Another source gives another score, in every row."""
+    model, (target, source) = subject.model, subject.batch
+    if not isinstance(model, Conditional) or source is None:
+        raise NotApplicable("the model has no source")
+    if model.source_vocabulary == 1:
+        raise NotApplicable("with a source vocabulary of one token there is no other source")
+    other = Sequences((source.ids + 1) % model.source_vocabulary, source.lengths)
+    change = model.token_log_probs(Batch(target, other)) - model.token_log_probs(subject.batch)
+    for row, most in enumerate(change.abs().amax(1).tolist()):
+        require(most > TOLERANCE, f"another source leaves the score of row {row} as it was")
 
 
 CHECKS: Mapping[str, Check] = {
@@ -294,6 +357,8 @@ CHECKS: Mapping[str, Check] = {
         beam_of_one_is_greedy,
         prompts_in_a_batch_are_as_alone,
         beam_of_full_width_is_exhaustive,
+        padding_of_the_source_does_not_matter,
+        the_source_matters,
     )
 }
 

@@ -7,13 +7,17 @@ from typing import Any
 
 from chainrule.errors import ConfigError, nearest
 from chainrule.models.attentive_conv import AttentiveConv
+from chainrule.models.autoregressive_transformer import AutoregressiveTransformer
 from chainrule.models.base import AutoregressiveModel
 from chainrule.models.causal_conv import CausalConv
+from chainrule.models.fat import FAT
 from chainrule.models.finite_memory import FiniteMemory
 from chainrule.models.gpt import GPT
 from chainrule.models.ngram import NGram
 from chainrule.models.recurrent import Recurrent
 from chainrule.models.self_regressive import SelfRegressive
+from chainrule.models.seq2seq import Seq2Seq
+from chainrule.models.transformer import Transformer
 
 FAMILIES: dict[str, type[AutoregressiveModel]] = {
     "ngram": NGram,
@@ -23,6 +27,10 @@ FAMILIES: dict[str, type[AutoregressiveModel]] = {
     "causal_conv": CausalConv,
     "attentive_conv": AttentiveConv,
     "gpt": GPT,
+    "seq2seq": Seq2Seq,
+    "transformer": Transformer,
+    "autoregressive_transformer": AutoregressiveTransformer,
+    "fat": FAT,
 }
 
 

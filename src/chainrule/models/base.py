@@ -6,6 +6,9 @@ DensityModel                how likely is this sequence?
     │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few tokens cost only those
     └── Recomputed          any model without its cache: the slow reference for the fast paths
 CountModel                  beside one of them: trained by counting instead of gradients
+Conditional                 beside one of them: a model of a target given a source
+HasAttention                beside one of them: can tell which source tokens it looked at
+Directed                    beside one of them: its tokens may run from the end of a text to its start
 
 Conventions. BOS lives inside the model: `start` gives the first prediction, so no decoder knows about it. EOS is
 an ordinary token. State is passed, never stored; `extend` may use its state up in place, `types.select` copies.
@@ -16,10 +19,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, cast, final
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, final
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
@@ -284,3 +288,84 @@ class CountModel(ABC):
     @abstractmethod
     def estimate(self) -> None:
         """Turn the counts into probabilities. Observing more afterwards and estimating again is allowed."""
+
+
+class TranslationConfig(ModelConfig):
+    """What the settings of every model of a target given a source have in common; `vocabulary` is the target's."""
+
+    source_vocabulary: int = Field(ge=1, description="number of source token ids; taken from the source tokenizer")
+
+
+class EmbeddingConfig(TranslationConfig):
+    """... and of those that read tokens of both sides through a `nn.tokens.PairTable`."""
+
+    tied: bool = Field(True, description="the readout uses the target embeddings as its weights")
+    shared_embeddings: bool = Field(False, description="source and target have one vocabulary and one table for it")
+
+    @model_validator(mode="after")
+    def _one_vocabulary(self) -> Self:
+        if self.shared_embeddings and self.source_vocabulary != self.vocabulary:
+            raise ValueError(
+                f"shared_embeddings needs one vocabulary for both sides, and the source has {self.source_vocabulary} "
+                f"tokens, the target {self.vocabulary}; use a joint tokenizer, or shared_embeddings=false"
+            )
+        return self
+
+    @property
+    def own_source_rows(self) -> int | None:
+        """Rows of a table for the source alone; None where it has none."""
+        return None if self.shared_embeddings else self.source_vocabulary
+
+
+class Conditional(ABC):
+    """A model of a target given a source: every batch has one, and so has every `start`.
+
+    What was read from the source lives in the state, padded and with its lengths, so that rows can be selected and
+    merged like any others and no decoder ever sees the source again. Values past a source's length are never read.
+    """
+
+    config: TranslationConfig
+
+    @property
+    def source_vocabulary(self) -> int:
+        """Source tokens have ids in [0, source_vocabulary)."""
+        return self.config.source_vocabulary
+
+    @property
+    def source_context(self) -> int | None:
+        """The longest source that the model can read; None where there is no limit."""
+        return None
+
+    def require_source(self, source: Sequences | None) -> Sequences:
+        """The source, which must be there, not be empty, and fit."""
+        if source is None:
+            raise DataError("this model translates, and no source was given; pass source=Sequences(ids, lengths)")
+        if int(source.lengths.min()) < 1:
+            raise DataError("a source has no tokens; end every source with EOS, so that even an empty line has one")
+        if self.source_context is not None and source.ids.shape[1] > self.source_context:
+            raise DataError(
+                f"a source of {source.ids.shape[1]} tokens does not fit into the context of {self.source_context}; "
+                "cut it, or train with a larger context"
+            )
+        return source
+
+
+class HasAttention(ABC):
+    """A model that looks at its source token by token, and can tell where."""
+
+    @abstractmethod
+    def attention_maps(self, batch: Batch) -> Tensor:
+        """(B, T, S): how much the prediction of target.ids[:, t] looked at source.ids[:, s].
+
+        The mean over layers and heads where there are several. Rows sum to 1, and weights past a source's length
+        are 0.
+        """
+
+
+class Directed(ABC):
+    """A model that can be one of texts turned round (see `compose.reverse`)."""
+
+    @property
+    @abstractmethod
+    def backwards(self) -> bool:
+        """Whether the tokens that it is given run from the end of a text to its start."""

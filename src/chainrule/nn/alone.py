@@ -10,6 +10,7 @@ Shape letters: D width, H heads, C capacity of a cache, S slots in use.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -81,7 +82,8 @@ def gelu(x: Row) -> Row:
     return divided
 
 
-class Turn(NamedTuple):
+@dataclass(slots=True)
+class Turn:
     """The rotation of one position."""
 
     cosine: Row  # (D,)
@@ -107,10 +109,17 @@ class Cache(NamedTuple):
         self.keys[:, self.position] = key
         self.values[:, self.position] = value
         end = self.position + 1
-        weights = np.matmul(self.keys[:, :end], query[:, :, None])[:, :, 0]  # (H, S)
-        weights *= query.shape[-1] ** -0.5
-        weights -= np.maximum.reduce(weights, axis=-1, keepdims=True)
-        np.exp(weights, out=weights)
-        weights /= np.add.reduce(weights, axis=-1, keepdims=True)
-        gathered: Row = np.matmul(weights[:, None], self.values[:, :end])
-        return gathered.reshape(-1)
+        return gather(query, self.keys[:, :end], self.values[:, :end])
+
+
+def gather(query: Row, keys: Row, values: Row, bias: Row | None = None) -> Row:
+    """What a query (H, D) finds among keys and values (H, S, D), with a bias (H, S) on their scores: (H · D,)."""
+    weights = np.matmul(keys, query[:, :, None])[:, :, 0]  # (H, S)
+    weights *= query.shape[-1] ** -0.5
+    if bias is not None:
+        weights += bias
+    weights -= np.maximum.reduce(weights, axis=-1, keepdims=True)
+    np.exp(weights, out=weights)
+    weights /= np.add.reduce(weights, axis=-1, keepdims=True)
+    gathered: Row = np.matmul(weights[:, None], values)
+    return gathered.reshape(-1)

@@ -1,13 +1,14 @@
-"""Causal attention, over whole sequences and over a cache of fixed capacity.
+"""Attention: causal, over whole sequences and over a cache of bounded capacity; and over a source.
 
-A block asks `attend(query, key, value)` and does not know which of the two answers, so its arithmetic is written
-once. Shape letters: B rows, H heads, K new tokens, C capacity, S slots in use, D width of a head.
+A block asks `attend(query, key, value)`, or `look(query)` where the keys and values are those of a source, and does
+not know who answers, so its arithmetic is written once. Shape letters: B rows, H heads, K new tokens, C capacity,
+S slots in use or tokens of a source, D width of a head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """query, key, value of the new tokens, (B, H, K, D) each, to what they gather from the past: (B, H, K, D)."""
+
+Look: TypeAlias = Callable[[Tensor], Tensor]
+"""query of the new tokens, (B, H, K, D), to what they gather from their row's source: (B, H, K, D)."""
 
 
 @dataclass(slots=True)
@@ -85,3 +89,58 @@ def place(positions: Tensor, chunk: int) -> Place:
     starts = positions.tolist()
     first, last = min(starts), max(starts)
     return Aligned(first, chunk, positions.device) if first == last else Ragged(positions, chunk, last + chunk)
+
+
+def make_room(cache: Tensor, slots: int, limit: int) -> Tensor:
+    """A cache (B, H, C, D) that holds `slots`: this one, or one at least twice as large, up to the limit.
+
+    Beams copy their caches at every step, so a cache should not be much larger than what it holds; doubling makes
+    each token pay for a constant number of copies, however long the sequence grows.
+    """
+    capacity = cache.shape[2]
+    if slots <= capacity:
+        return cache
+    return F.pad(cache, (0, 0, 0, min(limit, max(slots, 2 * capacity)) - capacity))
+
+
+def padding_bias(lengths: Tensor, width: int, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores of sources padded to `width`: (B, 1, 1, S), 0 or −∞; None where all are full."""
+    if int(lengths.min()) >= width:
+        return None
+    padding = torch.arange(width, device=lengths.device) >= lengths[:, None]  # (B, S)
+    zeros = torch.zeros(padding.shape, dtype=dtype, device=lengths.device)
+    return zeros.masked_fill_(padding, -torch.inf)[:, None, None]
+
+
+@dataclass(slots=True)
+class SourceAttention:
+    """New tokens attend to all tokens of their row's source, whose keys and values were computed once."""
+
+    keys: Tensor  # (B, H, S, D)
+    values: Tensor  # (B, H, S, D)
+    bias: Tensor | None  # see `padding_bias`
+    dropout: float = 0.0
+    scale: float | None = None  # of the scores; none: 1 / √D
+
+    def __call__(self, query: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(
+            query, self.keys, self.values, self.bias, dropout_p=self.dropout, scale=self.scale
+        )
+
+    def weights(self, query: Tensor) -> Tensor:
+        """(B, H, K, S): how much each token attends to each token of the source."""
+        scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        scores = scale * query @ self.keys.mT
+        return (scores if self.bias is None else scores + self.bias).softmax(-1)
+
+
+@dataclass(slots=True)
+class WatchedAttention:
+    """The same, and keeps the weights for whoever wants to see them."""
+
+    attention: SourceAttention
+    seen: list[Tensor] = field(default_factory=list)  # (B, H, K, S) each
+
+    def __call__(self, query: Tensor) -> Tensor:
+        self.seen.append(self.attention.weights(query))
+        return self.attention(query)

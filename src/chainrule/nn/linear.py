@@ -39,3 +39,17 @@ def times(x: Tensor, matrix: Tensor) -> Tensor:
 def is_lone_row(x: Tensor) -> bool:
     """One row on the CPU, in full precision, that nobody wants the gradient of."""
     return len(x) == 1 and not torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype in EXACT
+
+
+def inward(inputs: int, outputs: int, *, bias: bool = False) -> Projection:
+    """A matrix at the beginning of a residual branch."""
+    projection = Projection(inputs, outputs, bias=bias)
+    nn.init.normal_(projection.weight, std=inputs**-0.5)
+    return projection
+
+
+def outward(inputs: int, outputs: int) -> Projection:
+    """A matrix at the end of one: zero, so that the model begins as its embeddings and readout."""
+    projection = Projection(inputs, outputs)
+    nn.init.zeros_(projection.weight)
+    return projection

@@ -1,15 +1,26 @@
-"""Rotary positions: a query and a key meet at an angle that depends only on their distance.
+"""Where a token stands: sinusoids, or rotary positions, by which a query and a key meet at an angle.
 
     rotate(x, p) turns each pair (x_i, x_{i + D/2}) by the angle p / base^(2i/D), so that
     rotate(q, m) · rotate(k, n) is a function of q, k and m − n
 
-Su et al., 2021, "RoFormer: enhanced Transformer with rotary position embedding".
+Su et al., 2021, "RoFormer: enhanced Transformer with rotary position embedding". Sinusoids are the vectors of the
+first Transformer (Vaswani et al., 2017). `Positions` puts them behind one interface, for families that let the user
+choose.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from chainrule.nn import alone
+from chainrule.nn.alone import Row
+from chainrule.nn.linear import inward
 
 
 class Rotary(nn.Module):
@@ -44,3 +55,98 @@ class Rotation:
         """(B, K, ·, H, D), turned: three kernels, because swapping the halves is a roll."""
         swapped = vectors.roll(vectors.shape[-1] // 2, dims=-1)
         return torch.addcmul(vectors * self.cosine, swapped, self.sine)
+
+
+def sinusoids(width: int, capacity: int) -> Tensor:
+    """(C, D): position p is told by sin(p / 10000^(2i/D)) and cos(p / 10000^(2i/D)), side by side."""
+    frequencies = 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = torch.arange(capacity, dtype=torch.float64)[:, None] * frequencies  # (C, ⌈D/2⌉)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width].float()
+
+
+Turn: TypeAlias = Callable[[Tensor], Tensor]
+"""What positions do to queries and keys, (B, K, ·, H, D/H)."""
+
+TurnRow: TypeAlias = Callable[[Row], Row]
+"""The same for one token of one row, (·, H, D/H)."""
+
+
+class Placed(NamedTuple):
+    """Tokens that know where they stand."""
+
+    vectors: Tensor  # (B, K, D)
+    turn: Turn
+
+
+class PlacedRow(NamedTuple):
+    """One token that does."""
+
+    vector: Row  # (D,)
+    turn: TurnRow
+
+
+class Positions(nn.Module, ABC):
+    """How embedded tokens learn where they stand."""
+
+    @abstractmethod
+    def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
+        """(B, K, D) at a slice of positions, or at (B, K) where rows stand at different ones."""
+
+    @abstractmethod
+    def step(self, embedded: Row, position: int) -> PlacedRow:
+        """One token (D,)."""
+
+
+class RotaryPositions(Positions):
+    """Nothing is done to what is read; a query and a key are turned before they meet."""
+
+    def __init__(self, width: int, head_width: int, capacity: int) -> None:
+        super().__init__()
+        self.rotary = Rotary(head_width, capacity)
+
+    def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
+        return Placed(embedded, self.rotary(where))
+
+    def step(self, embedded: Row, position: int) -> PlacedRow:
+        cosine, sine = alone.array(self.rotary.cosine), alone.array(self.rotary.sine)
+        return PlacedRow(embedded, alone.Turn(cosine[position], sine[position]))
+
+
+class AddedPositions(Positions):
+    """e + p, with p a sinusoid."""
+
+    sinusoids: Tensor  # (C, D); follows from the settings, so it is not part of a checkpoint
+
+    def __init__(self, width: int, head_width: int, capacity: int) -> None:
+        super().__init__()
+        self.register_buffer("sinusoids", sinusoids(width, capacity), persistent=False)
+
+    def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
+        return Placed(embedded + self.sinusoids[where], _as_they_are)
+
+    def step(self, embedded: Row, position: int) -> PlacedRow:
+        return PlacedRow(embedded + alone.array(self.sinusoids)[position], _as_it_is)
+
+
+class ConcatenatedPositions(AddedPositions):
+    """W [e; p], so that token and position can be kept apart; W brings twice the width back to one."""
+
+    def __init__(self, width: int, head_width: int, capacity: int) -> None:
+        super().__init__(width, head_width, capacity)
+        self.narrow = inward(2 * width, width)
+
+    def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
+        positions = self.sinusoids[where].expand_as(embedded)
+        return Placed(self.narrow(torch.cat([embedded, positions], -1)), _as_they_are)
+
+    def step(self, embedded: Row, position: int) -> PlacedRow:
+        both = np.concatenate((embedded, alone.array(self.sinusoids)[position]))
+        return PlacedRow(alone.project(both, self.narrow), _as_it_is)
+
+
+def _as_they_are(vectors: Tensor) -> Tensor:
+    return vectors
+
+
+def _as_it_is(vector: Row) -> Row:
+    return vector

@@ -25,11 +25,9 @@ class TokenTable(nn.Module):
     def __init__(self, vocabulary: int, width: int, *, unspoken: int = 1, tied: bool) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.matrix = nn.Parameter(torch.empty(width, vocabulary + (unspoken if tied else 0)))
-        self.embedding = None if tied else nn.Parameter(torch.empty(vocabulary + unspoken, width))
+        self.matrix = _table(width, vocabulary + (unspoken if tied else 0))
+        self.embedding = None if tied else _table(vocabulary + unspoken, width)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
-        for table in self.tables():
-            nn.init.normal_(table, std=0.02)
 
     def tables(self) -> Iterator[nn.Parameter]:
         """The parameters with a vector per token."""
@@ -45,3 +43,27 @@ class TokenTable(nn.Module):
         """(..., D) to (..., V)."""
         logits = times(hidden.flatten(0, -2), self.matrix[:, : self.vocabulary]) + self.bias
         return logits.view(*hidden.shape[:-1], -1)
+
+
+class PairTable(TokenTable):
+    """A table for the target, as above, and vectors to read a source by: their own, or those of the target.
+
+    `source_vocabulary` is None where both sides have one vocabulary and share the table.
+    """
+
+    def __init__(self, vocabulary: int, width: int, *, source_vocabulary: int | None, tied: bool) -> None:
+        super().__init__(vocabulary, width, tied=tied)
+        self.source = None if source_vocabulary is None else _table(source_vocabulary, width)
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from super().tables()
+        if self.source is not None:
+            yield self.source
+
+    def embed_source(self, tokens: Tensor) -> Tensor:
+        """Source ids of any shape to vectors (..., D)."""
+        return self.embed(tokens) if self.source is None else normalised(F.embedding(tokens, self.source))
+
+
+def _table(*shape: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.normal_(torch.empty(*shape), std=0.02))

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from chainrule.config import TrainConfig
-from chainrule.data.batching import Lanes, Windows
+from chainrule.data.batching import Feed, Lanes, Position, Windows
 from chainrule.data.corpus import Corpus
 from chainrule.evaluation.verify import CHECKS, Check, CheckFailed, NotApplicable, Subject, require, require_close
-from chainrule.models.base import AutoregressiveModel, CountModel, NeuralModel
+from chainrule.models.base import AutoregressiveModel, Conditional, CountModel, NeuralModel
 from chainrule.objectives import Likelihood
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import CarriedSegments, WholeSequences
@@ -108,7 +108,7 @@ def accumulated_pieces_are_the_big_batch(build: Build) -> None:
             raise NotApplicable("the model is not trained by gradients")
         model.eval()  # dropout would draw other masks for other pieces
         ids = torch.randint(model.vocabulary, (5, 8), generator=torch.Generator().manual_seed(4))
-        batch = Batch(Sequences(ids, torch.tensor([8, 3, 5, 1, 8])))
+        batch = Batch(Sequences(ids, torch.tensor([8, 3, 5, 1, 8])), _random_source(model, rows=5))
         WholeSequences(model, Likelihood(), pieces=pieces).gradient(batch)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     require_close(gradients[1], gradients[0], "a batch in pieces has another gradient than the batch at once")
@@ -139,8 +139,10 @@ def _trainer(model: AutoregressiveModel, folder: RunFolder, steps: int) -> Train
     tokens = np.random.default_rng(0).integers(model.vocabulary, size=400)
     corpus = Corpus.of_tokens(tokens, vocabulary=model.vocabulary)
     learner: WholeSequences | CarriedSegments
-    feed: Windows | Lanes
-    if model.context is None:
+    feed: Windows | Lanes | _Sourced
+    if isinstance(model, Conditional):
+        learner, feed = WholeSequences(model, Likelihood()), _Sourced(model, Windows(corpus, rows=3, length=8, seed=0))
+    elif model.context is None:
         learner, feed = CarriedSegments(model, Likelihood()), Lanes(corpus, rows=3, length=8, seed=0)
     else:
         learner, feed = WholeSequences(model, Likelihood()), Windows(corpus, rows=3, length=8, seed=0)
@@ -155,3 +157,31 @@ def _trainer(model: AutoregressiveModel, folder: RunFolder, steps: int) -> Train
         validate=lambda: 1.0,
         bytes_per_token=1.0,
     )
+
+
+class _Sourced(Feed[Batch]):
+    """Windows with a random source for every row, the same at the same position."""
+
+    def __init__(self, model: AutoregressiveModel, windows: Windows) -> None:
+        super().__init__(windows.seed, windows.rank, windows.world)
+        self.model, self.windows = model, windows
+
+    def batches_per_epoch(self, epoch: int) -> int:
+        return self.windows.batches_per_epoch(epoch)
+
+    def tokens(self, position: Position) -> int:
+        return self.windows.tokens(position)
+
+    def batch(self, position: Position) -> Batch:
+        target = self.windows.batch(position).target
+        return Batch(target, _random_source(self.model, len(target.ids), seed=position.index))
+
+
+def _random_source(model: AutoregressiveModel, rows: int, seed: int = 0) -> Sequences | None:
+    """Sources of one token and more, for a model that needs them."""
+    if not isinstance(model, Conditional):
+        return None
+    random = torch.Generator().manual_seed(seed)
+    width = min(6, model.source_context or 6)
+    ids = torch.randint(model.source_vocabulary, (rows, width), generator=random)
+    return Sequences(ids, torch.linspace(1, width, rows).long())

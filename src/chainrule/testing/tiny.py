@@ -7,12 +7,16 @@ from typing import Any
 
 import torch
 
-from chainrule.compose import COMPOSITES, build
+from chainrule.compose import COMPOSITES, build, kind
 from chainrule.models import FAMILIES
-from chainrule.models.base import AutoregressiveModel, CountModel
+from chainrule.models.base import AutoregressiveModel, Conditional, CountModel
 from chainrule.types import Sequences
 
 VOCABULARY = 5
+SOURCE_VOCABULARY = 6  # of models that have a source; another number, so that the two cannot be taken for each other
+
+_TRANSFORMER = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "context": 16}
+_FAT = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "key_width": 3, "reach": 2, "context": 16}
 
 TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ngram": {"": {"order": 3}},
@@ -38,6 +42,28 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "gpt": {
         layout: {"layout": layout, "layers": 2, "width": 8, "heads": 2, "context": 16} for layout in ("modern", "gpt2")
+    },
+    "seq2seq": {
+        "attention": {"layers": 2, "width": 6},
+        "one direction": {"layers": 2, "width": 6, "bidirectional": False, "cell": "gru", "tied": False},
+        "plain": {"layers": 2, "width": 6, "attention": "none"},
+        "plain both ways": {"layers": 1, "width": 6, "attention": "none", "bidirectional": True},
+        "shared": {"layers": 1, "width": 6, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
+    },
+    "transformer": {
+        "added": _TRANSFORMER,
+        "rotary": {**_TRANSFORMER, "positions": "rotary", "tied": False},
+        "concatenated": {**_TRANSFORMER, "positions": "concatenated"},
+        "shared": {**_TRANSFORMER, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
+    },
+    "autoregressive_transformer": {
+        "": {"layers": 2, "width": 6, "attention_width": 5},
+        "tied": {"layers": 1, "width": 6, "attention_width": 5, "tied": True},
+    },
+    "fat": {
+        "left to right": _FAT,
+        "right to left": {**_FAT, "direction": "right_to_left", "tied": False},
+        "shared": {**_FAT, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
     },
 }
 """family -> variant -> settings; a variant is a choice that changes the equations."""
@@ -82,7 +108,10 @@ def tiny_model(name: str, variant: str = "", *, seed: int = 0, vocabulary: int =
     """A model with random weights, or random counts; call it under a default dtype of float64 for exact checks."""
     torch.manual_seed(seed)
     forms = (COMPOSED if name in COMPOSED else TINY)[name]
-    model = build(name, {"vocabulary": vocabulary, **forms[variant or next(iter(forms))]})
+    sizes = {"vocabulary": vocabulary}
+    if issubclass(kind(name), Conditional):
+        sizes["source_vocabulary"] = SOURCE_VOCABULARY
+    model = build(name, {**sizes, **forms[variant or next(iter(forms))]})
     for part in model.modules():
         if isinstance(part, CountModel):
             part.observe(Sequences.full(torch.randint(vocabulary, (3, 40))))

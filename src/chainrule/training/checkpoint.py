@@ -2,6 +2,7 @@
 
     config.toml          the settings, complete: enough to repeat the run
     tokenizer.json       the vocabulary
+    source_tokenizer.json, cleaning.json    of translation: the source's vocabulary; which pairs were left out, and why
     model.safetensors    the best weights so far, by validation (their running mean where one is kept)
     metrics.jsonl        a line per logged step and per validation
     state/step-N/        the last state: weights, optimizer, random numbers, position in the data
@@ -61,11 +62,13 @@ class RunFolder:
         if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
             raise RunError(f"{str(self.path)!r} exists and is not a run; choose a new or empty folder")
 
-    def lay_out(self, config: RunConfig, tokenizer: Tokenizer) -> None:
+    def lay_out(self, config: RunConfig, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None) -> None:
         """Write what stands before the first step. The config comes last: with it the folder is a run."""
         with self.explained():
             self.path.mkdir(parents=True, exist_ok=True)
             tokenizer.save(self.path / "tokenizer.json")
+            if source_tokenizer is not None:
+                source_tokenizer.save(self.path / "source_tokenizer.json")
             write_whole(self.path / "config.toml", write_toml(config))
 
     def config(self) -> RunConfig:
@@ -90,6 +93,10 @@ class RunFolder:
 
     def tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.path / "tokenizer.json")
+
+    def source_tokenizer(self) -> Tokenizer:
+        """Of a run that translates."""
+        return load_tokenizer(self.path / "source_tokenizer.json")
 
     # Weights
 
@@ -170,6 +177,20 @@ class RunFolder:
         for line in file.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError):
                 found.append(json.loads(line))
+        return found
+
+    def write_cleaning(self, reports: Mapping[str, Mapping[str, Any]]) -> None:
+        """Which pairs of each split were left out, and why."""
+        with self.explained():
+            write_whole(self.path / "cleaning.json", json.dumps(reports, indent=2) + "\n")
+
+    def cleaning(self) -> dict[str, Any]:
+        """The way back; empty where nothing was cleaned."""
+        file = self.path / "cleaning.json"
+        try:
+            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except ValueError as error:
+            raise RunError(f"{str(file)!r} is damaged ({error}); remove it") from None
         return found
 
     def forget_after(self, step: int) -> None:

@@ -21,7 +21,7 @@ from chainrule.errors import RunError, TrainingError
 from chainrule.models.base import NeuralModel
 from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
 from chainrule.training.learner import Learner, Loss
-from chainrule.training.optim import RunningMean, build_optimizers, set_rate
+from chainrule.training.optim import RecentMean, RunningMean, WeightMean, build_optimizers, set_rate
 from chainrule.training.progress import Record, Recorder, Reporter
 from chainrule.training.schedule import Budget, Spent, rate
 
@@ -80,12 +80,14 @@ class Trainer:
     reporter: Reporter
     validate: Callable[[], float]  # nats/token of the model as it is now
     bytes_per_token: float
+    measure: Callable[[], Record] = dict  # more figures of the model as it is now
     at: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.config)
         self.optimizers = build_optimizers(self.model, self.config)
         self.mean = RunningMean(self.model, self.config.ema) if self.config.ema else None
+        self.recent = RecentMean(self.config.average) if self.config.average else None
         self.began = time.monotonic()
         self.saved = self.began
         self.logged = self.began
@@ -200,11 +202,12 @@ class Trainer:
     def _validation(self) -> None:
         began = time.monotonic()
         self.model.eval()
-        with self._averaged():
-            value = self.validate()
-            figures = self.learner.figures(self.feed.batch(self.at.position))
-            value = value if math.isfinite(value) else math.inf
-            better = value < self.at.best or self.at.best == math.inf
+        if self.recent is not None:
+            self.recent.keep(self.model)
+        value, mean = min(self._looks(), key=lambda look: look[0])
+        better = value < self.at.best or self.at.best == math.inf
+        with _standing_in(mean, self.model):
+            figures = {**self.learner.figures(self.feed.batch(self.at.position)), **self.measure()}
             if better:
                 self.folder.write_weights(self.model)
         self.at.validated = self.at.step
@@ -220,24 +223,24 @@ class Trainer:
             "valid_bits_per_byte": min(value, LARGEST) / math.log(2) / self.bytes_per_token,
             **figures,
         }
+        if self.recent is not None:
+            record["averaged"] = len(self.recent.kept) if mean is self.recent else 1
         self.recorder.write(record)
         self.reporter.validated(record)
         self.logged += time.monotonic() - began  # tokens/s is the speed of training alone
 
+    def _looks(self) -> Iterator[tuple[float, WeightMean | None]]:
+        """Nats/token with the weights or their running mean, and with the mean of those at recent validations."""
+        means: list[WeightMean | None] = [self.mean]
+        if self.recent is not None and len(self.recent.kept) > 1:
+            means.append(self.recent)
+        for mean in means:
+            with _standing_in(mean, self.model):
+                value = self.validate()
+            yield value if math.isfinite(value) else math.inf, mean
+
     def _out_of_patience(self) -> bool:
         return self.config.patience is not None and self.at.stale >= self.config.patience
-
-    @contextlib.contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """The running mean of the weights stands in for the weights, where one is kept."""
-        if self.mean is None:
-            yield
-            return
-        self.mean.swap(self.model)
-        try:
-            yield
-        finally:
-            self.mean.swap(self.model)
 
     # Saving and going on
 
@@ -253,6 +256,9 @@ class Trainer:
                     tensors[f"optimizer/{number}/{index}/{name}"] = torch.as_tensor(value).contiguous()
         if self.mean is not None:
             tensors |= {f"mean/{index}": weight for index, weight in enumerate(self.mean.weights)}
+        if self.recent is not None:
+            for age, kept in enumerate(self.recent.kept):
+                tensors |= {f"recent/{age}/{index}": weight for index, weight in enumerate(kept)}
         tensors |= {f"memory/{index}": tensor for index, tensor in enumerate(self.learner.memory())}
         tensors["random/cpu"] = torch.get_rng_state()
         if self.model.device.type == "cuda":
@@ -274,6 +280,10 @@ class Trainer:
                 self.mean.updates = updates
                 for index, weight in enumerate(self.mean.weights):
                     weight.copy_(parts["mean"][str(index)])
+            if self.recent is not None:
+                recent = _by_kind(parts.get("recent", {}))
+                for weights in (recent[str(age)] for age in range(len(recent))):
+                    self.recent.kept.append([weights[str(i)].to(self.model.device) for i in range(len(weights))])
             memory = parts.get("memory", {})
             self.learner.remember([memory[str(index)] for index in range(len(memory))])
             torch.set_rng_state(parts["random"]["cpu"])
@@ -286,6 +296,10 @@ class Trainer:
     def _outcome(self, reason: str) -> Outcome:
         at = self.at
         return Outcome(reason, at.step, at.tokens, at.seconds, at.best, at.best_step)
+
+
+def _standing_in(mean: WeightMean | None, model: NeuralModel) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if mean is None else mean.standing_in(model)
 
 
 def _by_kind(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

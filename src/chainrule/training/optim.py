@@ -1,10 +1,13 @@
-"""Optimizers: AdamW, Muon for matrices, and a running mean of the weights."""
+"""Optimizers: AdamW, Muon for matrices, and means of the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +113,33 @@ def set_rate(optimizers: Iterable[Optimizer], share: float) -> None:
             group["lr"] = group["peak"] * share
 
 
-class RunningMean:
+class WeightMean(ABC):
+    """A mean of the weights that a model has had, which can stand in for the weights that it has."""
+
+    @abstractmethod
+    def mean(self) -> list[Tensor]:
+        """A tensor for each parameter."""
+
+    @final
+    @contextmanager
+    def standing_in(self, model: nn.Module) -> Iterator[None]:
+        """Within the block the model has the mean for its weights; afterwards its own, bit for bit."""
+        own = [parameter.detach().clone() for parameter in model.parameters()]
+        _put(model, self.mean())
+        try:
+            yield
+        finally:
+            _put(model, own)
+
+
+@torch.no_grad()
+def _put(model: nn.Module, weights: Iterable[Tensor]) -> None:
+    for parameter, weight in zip(model.parameters(), weights, strict=True):
+        parameter.copy_(weight)
+
+
+@final
+class RunningMean(WeightMean):
     """Exponential moving average of the weights; early on it forgets faster, so that the start does not linger."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -124,10 +153,19 @@ class RunningMean:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         torch._foreach_lerp_(self.weights, list(model.parameters()), 1 - decay)
 
-    @torch.no_grad()
-    def swap(self, model: nn.Module) -> None:
-        """Exchange the model's weights with the mean; a second call puts them back."""
-        for parameter, mean in zip(model.parameters(), self.weights, strict=True):
-            kept = parameter.clone()
-            parameter.copy_(mean)
-            mean.copy_(kept)
+    def mean(self) -> list[Tensor]:
+        return self.weights
+
+
+@final
+class RecentMean(WeightMean):
+    """The plain mean of the weights at the last few validations: checkpoint averaging (Vaswani et al. 2017)."""
+
+    def __init__(self, count: int) -> None:
+        self.kept: deque[list[Tensor]] = deque(maxlen=count)  # the oldest first
+
+    def keep(self, model: nn.Module) -> None:
+        self.kept.append([parameter.detach().clone() for parameter in model.parameters()])
+
+    def mean(self) -> list[Tensor]:
+        return [torch.stack(weights).mean(0) for weights in zip(*self.kept, strict=True)]

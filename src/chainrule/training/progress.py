@@ -91,6 +91,8 @@ def figures(record: Record) -> str:
         parts.append(f"{record['bits_per_byte']:.3f} bits/byte")
     if "valid_nats_per_token" in record:
         parts.append(f"valid {record['valid_nats_per_token']:.3f}")
+    if "valid_bleu" in record:
+        parts.append(f"BLEU {record['valid_bleu']:.1f}, chrF {record['valid_chrf']:.1f}")
     if "log_normaliser" in record:
         parts.append(f"log normaliser {record['log_normaliser']:+.3f}")
     if record.get("tokens_per_second"):

@@ -55,7 +55,9 @@ def rate(config: TrainConfig, progress: float) -> float:
         return max(0.005, progress / config.warmup)
     if config.schedule == "constant":
         return 1.0
-    if config.schedule == "wsd":
+    if config.schedule == "noam":  # min(p / w, √(w / p)): that of Vaswani et al. 2017, with its peak at 1
+        remaining = math.sqrt(config.warmup / progress)
+    elif config.schedule == "wsd":
         remaining = min(1.0, (1.0 - progress) / config.decay)
     else:
         remaining = (1.0 - progress) / (1.0 - config.warmup)

@@ -1,0 +1,47 @@
+"""A run in prose: what it is, what it has learnt from, and its figures with their protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chainrule.data.cleaning import CleaningReport
+from chainrule.data.parallel import SHOWN
+
+FIGURES = ("nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy", "tokens", "bytes", "unknown")
+
+
+def card(name: str, about: Mapping[str, Any]) -> str:
+    """Markdown from what `Run.info` gives."""
+    lines = [
+        f"# {name}: {about['family']}",
+        "",
+        about["summary"],
+        "",
+        f"- parameters: {about['parameters']:,}",
+        f"- vocabulary: {about['vocabulary']:,} ({about['tokenizer']}; {about['tokenizer_note']})",
+        f"- trained on: {about['data']}",
+    ]
+    if "source_vocabulary" in about:
+        lines += _about_pairs(about)
+    if about["steps"]:
+        lines.append(f"- steps: {about['steps']:,}, tokens: {about['tokens']:,}, seconds: {about['seconds']:,.0f}")
+    for split in ("validation", "test"):
+        if (found := about[split]) is not None:
+            lines += ["", f"## {split.capitalize()}: {found['data']}", "", "| figure | value |", "|---|---|"]
+            lines += [f"| {name} | {found[name]:,.6g} |" for name in FIGURES]
+            protocol = ", ".join(f"{key} {value}" for key, value in found["protocol"].items() if value is not None)
+            lines += ["", f"Protocol: {protocol}."]
+    return "\n".join(lines) + "\n"
+
+
+def _about_pairs(about: Mapping[str, Any]) -> list[str]:
+    """Of a translation: its source, what cleaning has left, and BLEU at the last validation."""
+    lines = [f"- given: {about['source']}"] if about["source"] else []
+    lines.append(f"- source vocabulary: {about['source_vocabulary']:,} ({about['source_tokenizer']})")
+    for split, report in about["cleaning"].items():
+        lines.append(f"- {split} pairs: {CleaningReport(**report).summary()}")
+    if (bleu := about["bleu"]) is not None:
+        figures = f"BLEU {bleu['valid_bleu']:.2f}, chrF {bleu['valid_chrf']:.2f} at step {bleu['step']:,}"
+        lines.append(f"- the first {SHOWN} validation pairs, greedily: {figures} ({bleu['bleu_signature']})")
+    return lines

@@ -1,0 +1,217 @@
+"""Which pairs are fit to learn from, and what became of the others.
+
+Cleaned pairs are kept in the cache, a file for each side with a sentence on each line: a sentence is one line, without
+white space at its ends. Only training data is cleaned in earnest. Of validation and test data nothing but pairs with an
+empty side is left out, since figures on other pairs than everybody else's would not compare.
+
+Lengths are in bytes of UTF-8: words are not the same thing in every script (Chinese has no spaces), while translations
+of a sentence are of similar size in bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from chainrule.config import DataConfig
+from chainrule.data.cache import building, cache_root, find, fingerprint
+from chainrule.data.counting import DOCUMENTS_A_CALL, Progress
+from chainrule.data.pairs import Pair, PairSource
+from chainrule.data.source import Normalisation, Source
+from chainrule.data.text import read_lines
+from chainrule.errors import DataError
+
+MANY = 0.1  # share of pairs with two equal sides that the user should hear of
+
+REASONS = {  # a reason, and the setting that decides on it
+    "an empty side": None,
+    "a side that is too long": "data.longest_side",
+    "sides of very unequal length": "data.length_ratio",
+    "two equal sides": "data.identical",
+    "appeared before": "data.duplicates",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What a pair must be like. As they stand, the rules ask for two sides and nothing else."""
+
+    longest: int | None = None  # bytes
+    ratio: float | None = None
+    distinct: bool = False  # the sides differ
+    once: bool = False  # a pair is kept where it appears first
+
+    @classmethod
+    def for_training(cls, config: DataConfig) -> Rules:
+        return cls(
+            longest=config.longest_side,
+            ratio=config.length_ratio,
+            distinct=config.identical == "drop",
+            once=config.duplicates == "drop",
+        )
+
+
+@dataclass
+class CleaningReport:
+    """How many pairs there were, and why some are no longer there."""
+
+    read: int = 0
+    kept: int = 0
+    identical: int = 0  # kept, though both sides are the same text
+    dropped: dict[str, int] = field(default_factory=dict)  # by reason
+
+    def summary(self) -> str:
+        """One line: `1,000 pairs read, 990 kept; dropped: 6 with an empty side, 4 that appeared before`."""
+        why = ", ".join(
+            f"{count:,} {'that' if reason == 'appeared before' else 'with'} {reason}"
+            for reason, count in self.dropped.items()
+        )
+        return f"{self.read:,} pairs read, {self.kept:,} kept" + (f"; dropped: {why}" if why else "")
+
+    def notes(self, spec: str) -> list[str]:
+        """What the user should hear of: pairs that were dropped, and sides that are suspiciously alike."""
+        notes = [f"{spec}: {self.summary()}"] if self.dropped else []
+        if self.identical > MANY * self.kept:
+            notes.append(
+                f"{spec}: {self.identical:,} of {self.kept:,} pairs have the same text on both sides; check the data, "
+                "or leave them out with data.identical=drop"
+            )
+        return notes
+
+
+def sentence(text: str, normalisation: Normalisation) -> str:
+    """A text as one line: normalised, with spaces for line ends and no white space around it."""
+    return " ".join(normalisation(text).splitlines()).strip()
+
+
+class Cleaner:
+    """Reads pairs one after the other and keeps count."""
+
+    def __init__(self, rules: Rules, normalisation: Normalisation) -> None:
+        self.rules = rules
+        self.normalisation = normalisation
+        self.report = CleaningReport()
+        self._dropped: Counter[str] = Counter()
+        self._seen: set[bytes] = set()
+
+    def clean(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
+        """The pairs that are fit, as they will be used; the report is complete when they have gone by."""
+        for pair in pairs:
+            self.report.read += 1
+            pair = Pair(*(sentence(side, self.normalisation) for side in pair))
+            reason = self._objection(pair)
+            if reason is not None:
+                self._dropped[reason] += 1
+                continue
+            self.report.kept += 1
+            self.report.identical += pair.source == pair.target
+            yield pair
+        self.report.dropped = {reason: self._dropped[reason] for reason in REASONS if self._dropped[reason]}
+
+    def _objection(self, pair: Pair) -> str | None:
+        """One of the reasons, the first that holds."""
+        if not (pair.source and pair.target):
+            return "an empty side"
+        rules = self.rules
+        shorter, longer = sorted(len(side.encode()) for side in pair)
+        if rules.longest is not None and longer > rules.longest:
+            return "a side that is too long"
+        if rules.ratio is not None and longer > rules.ratio * shorter:
+            return "sides of very unequal length"
+        if rules.distinct and pair.source == pair.target:
+            return "two equal sides"
+        if rules.once:
+            mark = hashlib.blake2b("\n".join(pair).encode(), digest_size=8).digest()
+            if mark in self._seen:
+                return "appeared before"
+            self._seen.add(mark)
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side(Source):
+    """One side of cleaned pairs, a document a line."""
+
+    name: Literal["source", "target"]
+    cleaned: Path  # the folder that holds it
+
+    @classmethod
+    def of(cls, pairs: PairSource, name: Literal["source", "target"], cleaned: Path) -> Side:
+        """What there was to normalise has been."""
+        return cls(spec=pairs.spec, unit="documents", normalisation=Normalisation(), name=name, cleaned=cleaned)
+
+    def identity(self) -> tuple[object, ...]:
+        return ("side", self.name, self.cleaned.name)
+
+    def origins(self) -> frozenset[str]:
+        return frozenset({str(self.cleaned)})
+
+    def stream(self) -> Iterator[str]:
+        for line in self.documents():
+            yield line + "\n"
+
+    def documents(self) -> Iterator[str]:
+        return read_lines(self.cleaned / f"{self.name}.txt")
+
+
+@dataclass(frozen=True)
+class CleanPairs:
+    """Pairs that are fit to be used, in the cache."""
+
+    source: Side
+    target: Side
+    report: CleaningReport
+
+    def first(self, count: int, begin: int = 0) -> list[Pair]:
+        """At most so many of the pairs, as text, from the given one on."""
+        sides = zip(self.source.documents(), self.target.documents(), strict=True)
+        return [Pair(*sides) for sides in islice(sides, begin, begin + count)]
+
+
+def cleaned(
+    pairs: PairSource,
+    rules: Rules,
+    normalisation: Normalisation,
+    *,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> CleanPairs:
+    """Clean pairs, unless that has been done before. Remembering which have appeared takes about 60 bytes a pair."""
+    entry = (cache or cache_root()) / fingerprint("pairs", pairs.identity(), asdict(rules), asdict(normalisation))
+    report = find(entry, _read_report)
+    if report is None:
+        with building(entry) as folder:
+            report = _write(folder, pairs, Cleaner(rules, normalisation), progress)
+    return CleanPairs(Side.of(pairs, "source", entry), Side.of(pairs, "target", entry), report)
+
+
+def _write(folder: Path, pairs: PairSource, cleaner: Cleaner, progress: Progress | None) -> CleaningReport:
+    """source.txt, target.txt and report.json."""
+    report = cleaner.report
+    with (
+        (folder / "source.txt").open("w", encoding="utf-8", newline="\n") as sources,
+        (folder / "target.txt").open("w", encoding="utf-8", newline="\n") as targets,
+    ):
+        for source, target in cleaner.clean(pairs.pairs()):
+            sources.write(source + "\n")
+            targets.write(target + "\n")
+            if progress is not None and report.kept % DOCUMENTS_A_CALL == 0:
+                progress(report.kept, 0)
+    if not report.read:
+        raise DataError(f"{pairs.spec!r} holds no pairs; check the data")
+    if not report.kept:
+        settings = [setting for reason in report.dropped if (setting := REASONS[reason])]
+        remedy = "check the data" + (f", or change {' and '.join(settings)}" if settings else "")
+        raise DataError(f"no pair of {pairs.spec!r} is left: {report.summary()}; {remedy}")
+    (folder / "report.json").write_text(json.dumps(asdict(report)), encoding="utf-8")
+    return report
+
+
+def _read_report(entry: Path) -> CleaningReport:
+    return CleaningReport(**json.loads((entry / "report.json").read_text(encoding="utf-8")))

@@ -1,0 +1,241 @@
+"""Pairs from two files, a table, JSON records or the hub, and the way from any spec of parallel data to its source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+from chainrule.config import DataConfig
+from chainrule.data.builtin import BUILTIN
+from chainrule.data.compression import open_bytes
+from chainrule.data.dates import DatePairs
+from chainrule.data.hub import HubSource, is_saved_dataset, open_hub, open_saved
+from chainrule.data.pairs import Pair, PairSource, Split
+from chainrule.data.records import JSON_LINES, as_text, missing_field, read_records
+from chainrule.data.source import LONGEST_LINE, Normalisation
+from chainrule.data.text import file_identity, find_files, form_of
+from chainrule.errors import DataError, nearest
+
+REMEDY = "give pairs: --source and --target, a .tsv or .jsonl file, hub:NAME:CONFIG or builtin:dates"
+PAIRED = ("dates",)  # builtin pairs
+LANGUAGE = re.compile(r"[a-z]{2}")
+LANGUAGES = re.compile(r"(?:^|[-_.])([a-z]{2,3})[-_]([a-z]{2,3})$")  # at the end of a config's name: de-en
+
+
+def open_pairs(spec: str, source: str | None, config: DataConfig) -> PairSource:
+    """Understand a spec of parallel data; with a `source` the spec is that of its translation, line by line."""
+    if source is not None:
+        return TwoTexts(spec=f"{source} and {spec}", files=Pair(source, spec))
+    names = Pair(config.source_field or "", config.target_field or "")
+    if spec.startswith("builtin:"):
+        return _open_builtin(spec)
+    if spec.startswith("hub:"):
+        return HubPairs.of(open_hub(spec, "", "documents", Normalisation()), names)
+    if is_saved_dataset(folder := Path(spec).expanduser()):
+        return HubPairs.of(open_saved(folder, "", "documents", Normalisation()), names)
+    files = _files(spec)
+    if any(form_of(path) == ".parquet" for path in files):
+        raise DataError(f"{spec!r} is Parquet, from which pairs are not read; load its folder with hub:FOLDER")
+    if all(form_of(path) in JSON_LINES for path in files):
+        return PairRecords(spec=spec, files=files, names=Pair(names.source or "source", names.target or "target"))
+    return PairTable(spec=spec, files=files, names=Pair(names.source or "1", names.target or "2"))
+
+
+def _open_builtin(spec: str) -> PairSource:
+    name = spec.removeprefix("builtin:")
+    if name == "dates":
+        return DatePairs(spec=spec, split="train")
+    if name in BUILTIN:
+        raise DataError(f"{spec} is one text and not pairs of texts; {REMEDY}")
+    raise DataError(f"there are no builtin pairs {name!r}; {nearest(name, PAIRED)}")
+
+
+def _files(spec: str) -> tuple[Path, ...]:
+    try:
+        return find_files(spec)[0]
+    except OSError as error:
+        raise DataError(f"{spec[:80]!r} cannot be read: {error.strerror}; give the path of a text file") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoTexts(PairSource):
+    """A file for each side; a line of the one is translated by the same line of the other."""
+
+    files: Pair  # specs; a pattern such as '*.de' names several files, which follow each other
+
+    def identity(self) -> tuple[object, ...]:
+        return ("two texts", *([file_identity(path) for path in _files(side)] for side in self.files))
+
+    def origins(self) -> frozenset[str]:
+        return frozenset(str(path.resolve()) for side in self.files for path in _files(side))
+
+    @property
+    def languages(self) -> Pair:
+        """As the suffixes say: train.en, train.de.gz."""
+        suffixes = (form_of(_files(side)[0]).removeprefix(".") for side in self.files)
+        return Pair(*(suffix if LANGUAGE.fullmatch(suffix) else "" for suffix in suffixes))
+
+    def pairs(self) -> Iterator[Pair]:
+        for source, target in zip_longest(*map(_lines, self.files)):
+            if source is None or target is None:
+                raise self._uneven()
+            yield Pair(source, target)
+
+    def _uneven(self) -> DataError:
+        found = [f"{side!r} has {sum(1 for _ in _lines(side)):,} lines" for side in self.files]
+        return DataError(f"{' and '.join(found)}; each line must have its translation: look for lines lost or joined")
+
+
+def _lines(spec: str) -> Iterator[str]:
+    return chain.from_iterable(map(read_every_line, _files(spec)))
+
+
+def read_every_line(path: Path) -> Iterator[str]:
+    """Each line without its end, empty ones too: strict UTF-8, a byte order mark at the start dropped."""
+    number = 0
+    with open_bytes(path) as file:
+        while line := file.readline(LONGEST_LINE):
+            number += 1
+            where = f"line {number:,} of {str(path)!r}"
+            if len(line) == LONGEST_LINE:
+                raise DataError(f"{where} is longer than 8 MiB; give one sentence a line")
+            if 0 in line:
+                raise DataError(f"{where} is not text: it holds a NUL byte; give a text file")
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{where} is not UTF-8 text: {error.reason}; convert the file, e.g. with iconv -f LATIN1 -t UTF-8"
+                ) from None
+            yield text.removesuffix("\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTable(PairSource):
+    """Columns separated by tabs: two of them by number, or by name where the first line is a header."""
+
+    files: tuple[Path, ...]
+    names: Pair
+
+    def identity(self) -> tuple[object, ...]:
+        return ("table", *self.names, *map(file_identity, self.files))
+
+    def origins(self) -> frozenset[str]:
+        return frozenset(str(path.resolve()) for path in self.files)
+
+    @property
+    def languages(self) -> Pair:
+        return _codes(self.names)
+
+    def pairs(self) -> Iterator[Pair]:
+        """A later line with too few columns has an empty side; a first one is a file of another form."""
+        for path in self.files:
+            lines = read_every_line(path)
+            first = next(lines, None)
+            if first is None:
+                continue
+            columns = self._columns(first, path)
+            if self._numbered:
+                lines = chain([first], lines)
+            for line in lines:
+                cells = dict(enumerate(line.split("\t")))
+                yield Pair(*(cells.get(column, "") for column in columns))
+
+    @property
+    def _numbered(self) -> bool:
+        return all(name.isdecimal() and int(name) for name in self.names)
+
+    def _columns(self, first: str, path: Path) -> tuple[int, int]:
+        cells = first.split("\t")
+        where = f"line 1 of {str(path)!r}"
+        if self._numbered:
+            columns = [int(name) - 1 for name in self.names]
+            if first and max(columns) >= len(cells):
+                raise DataError(f"{where} has no column {max(columns) + 1}, by tabs, but {len(cells)}; {REMEDY}")
+            return columns[0], columns[1]
+        for side, name in self.names._asdict().items():
+            if name not in cells:
+                raise missing_field(where, name, cells, setting=f"data.{side}_field")
+        return cells.index(self.names.source), cells.index(self.names.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairRecords(PairSource):
+    """JSON lines with a field for each side, or with a `translation` that has them."""
+
+    files: tuple[Path, ...]
+    names: Pair
+
+    def identity(self) -> tuple[object, ...]:
+        return ("records", *self.names, *map(file_identity, self.files))
+
+    def origins(self) -> frozenset[str]:
+        return frozenset(str(path.resolve()) for path in self.files)
+
+    @property
+    def languages(self) -> Pair:
+        return _codes(self.names)
+
+    def pairs(self) -> Iterator[Pair]:
+        for path in self.files:
+            for where, record in read_records(path):
+                yield pair_of(record, where, self.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubPairs(PairSource):
+    """One split of a Hugging Face dataset: a column for each side, or a `translation` that has them."""
+
+    dataset: HubSource
+    names: Pair
+
+    @classmethod
+    def of(cls, dataset: HubSource, names: Pair) -> HubPairs:
+        """Sides that are not named are the languages in the name of the config, the source first."""
+        found = LANGUAGES.search(dataset.config or "")
+        known = Pair(*found.groups()) if found else Pair("source", "target")
+        return cls(
+            spec=dataset.spec, dataset=dataset, names=Pair(names.source or known.source, names.target or known.target)
+        )
+
+    def identity(self) -> tuple[object, ...]:
+        return (*self.dataset.identity(), *self.names)
+
+    def origins(self) -> frozenset[str]:
+        return self.dataset.origins()
+
+    @property
+    def languages(self) -> Pair:
+        return _codes(self.names)
+
+    def pairs(self) -> Iterator[Pair]:
+        where = f"{self.dataset.spec!r}, split {self.dataset.split!r},"
+        for record in self.dataset.records():
+            yield pair_of(record, where, self.names)
+
+    def held_out(self, split: Split) -> PairSource | None:
+        other = self.dataset.sibling(split)
+        return None if other is None else replace(self, spec=f"{self.spec}, {split}", dataset=other)
+
+
+def pair_of(record: Mapping[str, Any], where: str, names: Pair) -> Pair:
+    """The two texts of a record, or of its `translation`: {"translation": {"de": "Hund", "en": "dog"}}."""
+    inner = record.get("translation")
+    if isinstance(inner, Mapping) and not any(name in record for name in names):
+        record = inner
+    texts = []
+    for side, name in names._asdict().items():
+        setting = f"data.{side}_field"
+        if name not in record:
+            raise missing_field(where, name, record, setting=setting)
+        texts.append(as_text(record[name], where, name, setting=setting))
+    return Pair(*texts)
+
+
+def _codes(names: Iterable[str]) -> Pair:
+    """Names of fields that are codes of languages."""
+    return Pair(*(name if LANGUAGE.fullmatch(name) else "" for name in names))

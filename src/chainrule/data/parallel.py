@@ -1,0 +1,174 @@
+"""Parallel text as tokens: two corpora of documents, the i-th of one the translation of the i-th of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from chainrule.config import DataConfig
+from chainrule.data.cleaning import CleaningReport, CleanPairs, Rules, cleaned
+from chainrule.data.corpus import Corpus, Report, Tokens, cut_off, shared_origins, tokenizer_of
+from chainrule.data.counting import Progress
+from chainrule.data.pair_files import open_pairs
+from chainrule.data.pairs import Pair, PairSource, Split
+from chainrule.data.source import Part, normalisation_of
+from chainrule.errors import DataError
+from chainrule.tokenizers import Tokenizer
+
+SHOWN = 200  # validation pairs that are kept as text
+
+
+class PairTokenizers(NamedTuple):
+    """One for each side; the same one twice where they share a vocabulary."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+
+@dataclass(frozen=True)
+class PairedCorpus:
+    """Sources and their translations. Every document ends with its tokenizer's EOS, on both sides."""
+
+    source: Corpus
+    target: Corpus
+
+    def __post_init__(self) -> None:
+        sources, targets = self.source.offsets, self.target.offsets
+        if sources is None or targets is None:
+            raise DataError("a stream has no pairs; both sides must be documents")
+        if len(sources) != len(targets):
+            raise DataError(f"{len(sources) - 1:,} sources cannot be paired with {len(targets) - 1:,} translations")
+
+    @property
+    def pairs(self) -> int:
+        assert self.source.offsets is not None
+        return len(self.source.offsets) - 1
+
+    def ids(self) -> Iterator[tuple[Tokens, Tokens]]:
+        """Source and target of every pair, EOS at the end of both."""
+        yield from zip(self.source.documents(), self.target.documents(), strict=True)
+
+    @classmethod
+    def build(
+        cls,
+        pairs: CleanPairs,
+        tokenizers: PairTokenizers,
+        part: Part | None = None,
+        *,
+        cache: Path | None = None,
+        progress: Progress | None = None,
+    ) -> PairedCorpus:
+        """Encode both sides, or the same part of both, unless that has been done before."""
+        return cls(
+            Corpus.build(pairs.source, tokenizers.source, part, cache=cache, progress=progress),
+            Corpus.build(pairs.target, tokenizers.target, part, cache=cache, progress=progress),
+        )
+
+    @classmethod
+    def of_pair(cls, source: str, target: str, tokenizers: PairTokenizers) -> PairedCorpus:
+        """A single pair in memory."""
+        return cls(
+            Corpus.of_text(source, tokenizers.source, unit="documents"),
+            Corpus.of_text(target, tokenizers.target, unit="documents"),
+        )
+
+
+class PreparedPairs(NamedTuple):
+    """All that training of a translation model and its measurements read."""
+
+    tokenizers: PairTokenizers
+    train: PairedCorpus
+    valid: PairedCorpus
+    test: PairedCorpus | None
+    shown: list[Pair]  # the first validation pairs as text, for BLEU while training
+    languages: Pair  # codes, empty where nothing tells
+    names: dict[str, str]  # what a reader should know the validation and test data by
+    reports: dict[str, CleaningReport]  # by split
+    warnings: tuple[str, ...]  # what the user should know, one line each
+
+
+def prepare_pairs(
+    config: DataConfig,
+    tokenizer_spec: str,
+    source_tokenizer_spec: str | None = None,
+    *,
+    tokenizers: PairTokenizers | None = None,
+    cache: Path | None = None,
+    progress: Report | None = None,
+) -> PreparedPairs:
+    """Clean the pairs, train the vocabularies on the training part, unless they are given, and encode all parts.
+
+    The second time everything is in the cache. Validation and test data are found as `corpus.prepare` finds them, and
+    beyond that a test split that comes with the training data is used. One vocabulary serves both sides, unless
+    `config.separate` or a spec of the source's own asks for two.
+    """
+
+    def stage(name: str) -> Progress | None:
+        return None if progress is None else partial(progress, name)
+
+    origin = open_pairs(config.train, config.source, config)
+    others = {split: found for split in SPLITS if (found := _held_out(split, config, origin)) is not None}
+    clean = partial(cleaned, normalisation=normalisation_of(config), cache=cache, progress=stage("cleaning"))
+    train = clean(origin, Rules.for_training(config))
+    splits = {split: clean(source, Rules()) for split, source in others.items()}
+    warnings = train.report.notes(origin.spec)
+    for split, source in others.items():
+        warnings += splits[split].report.notes(source.spec)
+        warnings += shared_origins(origin.origins(), source.origins(), split)
+    reports = {"training": train.report}
+    reports |= {split: pairs.report for split, pairs in splits.items()}
+
+    parts = cut_off(train.source, config, list(splits), cache=cache, progress=stage("counting"))
+    splits |= {split: train for split in SPLITS if split in parts}
+    if tokenizers is None:
+        build = partial(tokenizer_of, part=parts.get("training"), cache=cache, progress=stage("tokenizer"))
+        if source_tokenizer_spec is None and not config.separate:
+            joint = build(tokenizer_spec, [train.source, train.target])
+            tokenizers = PairTokenizers(joint, joint)
+        else:
+            own = build(source_tokenizer_spec or tokenizer_spec, [train.source])
+            tokenizers = PairTokenizers(own, build(tokenizer_spec, [train.target]))
+    encoded = {
+        split: PairedCorpus.build(pairs, tokenizers, parts.get(split), cache=cache, progress=stage(f"{split} data"))
+        for split, pairs in (("training", train), *splits.items())
+    }
+    return PreparedPairs(
+        tokenizers,
+        encoded["training"],
+        encoded["validation"],
+        encoded.get("test"),
+        shown=splits["validation"].first(SHOWN, parts["validation"].start if "validation" in parts else 0),
+        languages=origin.languages,
+        names={split: others[split].spec if split in others else config.named(split) for split in splits},
+        reports=reports,
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+SPLITS: tuple[Split, ...] = ("validation", "test")
+
+
+def _held_out(split: Split, config: DataConfig, origin: PairSource) -> PairSource | None:
+    """Pairs that are given as a split, or come with the training data as one; None where they must be cut from it."""
+    valid = split == "validation"
+    spec, source = (config.valid, config.valid_source) if valid else (config.test, config.test_source)
+    if spec is not None:
+        return open_pairs(spec, source, config)
+    return None if not valid and config.test_fraction is not None else origin.held_out(split)
+
+
+def encode_pairs(
+    config: DataConfig,
+    tokenizers: PairTokenizers,
+    spec: str,
+    source: str | None = None,
+    *,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> PairedCorpus:
+    """Other pairs for existing tokenizers, read with the fields and the normalisation of `config`."""
+    pairs = cleaned(open_pairs(spec, source, config), Rules(), normalisation_of(config), cache=cache)
+    return PairedCorpus.build(pairs, tokenizers, cache=cache, progress=progress)

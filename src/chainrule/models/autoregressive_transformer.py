@@ -1,0 +1,145 @@
+"""The autoregressive transformer (AT): attention alone carries the decoder from one step to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from chainrule.models.base import (
+    Advance,
+    Conditional,
+    EmbeddingConfig,
+    HasAttention,
+    Table,
+    TabledReadout,
+    readable,
+    shift_right,
+)
+from chainrule.nn.attention import padding_bias
+from chainrule.nn.dropout import VariationalDropout
+from chainrule.nn.recurrent_encoder import RecurrentEncoder
+from chainrule.nn.tokens import PairTable
+from chainrule.types import Batch, Sequences, State
+
+
+class AutoregressiveTransformerConfig(EmbeddingConfig):
+    """Settings of the autoregressive transformer."""
+
+    layers: int = Field(1, ge=1, description="LSTM layers of the encoder")
+    width: int = Field(256, ge=1, description="width of the embeddings, of the encoder and of the MLP")
+    attention_width: int = Field(128, ge=1, description="width of what scores a source token: the rows of H, W and U")
+    tied: bool = Field(False, description="the readout uses the target embeddings as its weights")
+    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, encoder layers and before the readout")
+
+
+class AutoregressiveTransformerState(NamedTuple):
+    """The last hidden vector, and the source as attention needs it: all that depends on it alone is done."""
+
+    hidden: Tensor  # (B, D) h
+    keys: Tensor  # (B, S, A) W h̄
+    values: Tensor  # (B, S, D) P h̄ + p
+    lengths: Tensor  # (B,)
+
+
+class AutoregressiveTransformer(Conditional, HasAttention, TabledReadout):
+    """AT: an LSTM reads the source; an MLP writes from the last word times what attention finds, without recurrence.
+
+    With h̄_n the encoder's vectors, e_t the embedding of y_{t−1} (BOS first) and h_0 = h̄_N,
+
+        α_tn = softmax_n(v · ReLU(H h_{t−1} + W h̄_n + U e_t + b))        c_t = Σ_n α_tn h̄_n
+        h_t = ReLU(A (e_t ∘ (P c_t + p)) + a)                            P(y_t | y_<t, s) = softmax(B h_t + β)
+
+    after the notes, whose two-layer MLP is A and B. Scores are additive (Bahdanau et al., 2015) with a ReLU. The
+    notes' h is read as the MLP's hidden layer, the only vector that a step has and the next one can see; it reaches
+    that one through the scores alone. So of the target the model knows the last word and where it was looking: there
+    is no recurrent matrix, and no memory of what was said before. Σ_n α_tn = 1, so P and p act on the encoder's
+    vectors once instead of on c_t at every step; p begins at 1, and the product as e_t.
+    """
+
+    Config = AutoregressiveTransformerConfig
+    task = "translation"
+    # AdamW, because here as in `recurrent` an error in a matrix acts on every step, and nothing is normalised.
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "optimizer": "adamw",
+        "learning_rate": 0.003,
+        "betas": (0.9, 0.999),
+        "weight_decay": 0.0,
+        "label_smoothing": 0.1,
+    }
+    config: AutoregressiveTransformerConfig
+
+    def __init__(self, config: AutoregressiveTransformerConfig) -> None:
+        super().__init__(config)
+        width, scored = config.width, config.attention_width
+        self.tokens = PairTable(config.vocabulary, width, source_vocabulary=config.own_source_rows, tied=config.tied)
+        self.encoder = RecurrentEncoder("lstm", config.layers, width, bidirectional=False, dropout=config.dropout)
+        self.score_hidden = nn.Linear(width, scored, bias=False)  # H
+        self.score_source = nn.Linear(width, scored)  # W, b
+        self.score_token = nn.Linear(width, scored, bias=False)  # U
+        self.score_weight = nn.Parameter(torch.randn(scored) * scored**-0.5)  # v
+        self.project_context = nn.Linear(width, width)  # P, p
+        nn.init.ones_(self.project_context.bias)
+        self.mlp = nn.Linear(width, width)  # A, a
+        self.dropout = VariationalDropout(config.dropout)
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.tokens.tables()
+
+    def readout_table(self) -> Table:
+        return Table(self.tokens.matrix.t(), self.tokens.bias)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.tokens.readout(hidden)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        tokens = shift_right(readable(batch.target), bos=self.bos)
+        return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
+
+    def attention_maps(self, batch: Batch) -> Tensor:
+        tokens = shift_right(readable(batch.target), bos=self.bos)
+        return torch.stack(self._write(tokens, self.initial(batch.source, len(tokens))).weights, dim=1)
+
+    def initial(self, source: Sequences | None, batch_size: int) -> AutoregressiveTransformerState:
+        given = self.require_source(source)
+        embedded = self.dropout(self.tokens.embed_source(readable(given).t()))  # (S, B, D): time first
+        vectors, states = self.encoder(embedded, given.lengths)
+        vectors = vectors.transpose(0, 1)  # (B, S, D)
+        return AutoregressiveTransformerState(
+            states[-1][0], self.score_source(vectors), self.project_context(vectors), given.lengths
+        )
+
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        before = cast(AutoregressiveTransformerState, state)
+        if tokens.shape[1] == 0:
+            return Advance(before.hidden[:, None][:, :0], before)
+        steps = self._write(tokens, before).hidden
+        hidden = self.dropout(torch.stack(steps)).transpose(0, 1)
+        return Advance(hidden, before._replace(hidden=steps[-1]))
+
+    def _write(self, tokens: Tensor, state: AutoregressiveTransformerState) -> Written:
+        """One step after another, since each looks where the one before it has been looking."""
+        embedded = self.dropout(self.tokens.embed(tokens.t()))  # (K, B, D)
+        from_tokens = self.score_token(embedded)  # (K, B, A)
+        padding = padding_bias(state.lengths, state.keys.shape[1], state.keys.dtype)
+        hidden = state.hidden
+        written = Written([], [])
+        for read, from_token in zip(embedded, from_tokens, strict=True):
+            query = from_token + self.score_hidden(hidden)  # (B, A)
+            scores = (state.keys + query[:, None]).relu_() @ self.score_weight  # (B, S)
+            weights = (scores if padding is None else scores + padding[:, 0, 0]).softmax(-1)
+            context = (weights[:, None] @ state.values)[:, 0]  # (B, D) P c + p
+            hidden = self.mlp(read * context).relu()
+            written.hidden.append(hidden)
+            written.weights.append(weights)
+        return written
+
+
+class Written(NamedTuple):
+    """What each step of a chunk came to, and where it looked."""
+
+    hidden: list[Tensor]  # (B, D) each
+    weights: list[Tensor]  # (B, S) each

@@ -1,0 +1,418 @@
+"""The Fast Autoregressive Transformer (FAT): slow attention reads the source, a linear recurrence writes the target.
+
+    source   x⁰ = E_s[s] + p      h = x + W_o (σ(G u) ∘ Σ_j α_ij v_j)        u = norm(x),  v = V u
+                                  α_ij = softmax_j ‖ReLU(A u_i + B u_j + b)‖₂ / √d
+                                  x' = h + MLP(norm(h))                      m = norm(xᴸ)
+    target   y⁰ = E_t[y_<t]       h_t = a_t ∘ h_{t−1} + (1 − a_t) ∘ C u_t    u = norm(y),  a = σ(F u + f)
+                                  β_tn = softmax_n(Q(norm(h_t)) · K(m_n) / √D + U_{t−n}),   c_t = Σ_n β_tn V'(m_n)
+                                  y' = y + MLP([u; norm(h); c])
+    P(y_t | y_<t, s) = softmax(W norm(yᴸ) + b)
+
+After the notes, with one head written for all. *Slow multi-head attention* has its queries and keys go through two
+linear maps each, which are one (A, B); its scores are in `nn.slow_attention`. *Fast fully connected softmax* reads
+the source with the memory h, which is a scan over the whole target in training (`nn.scan`) and one vector per layer
+in decoding, whatever the length. Index t here counts from the token just read, so the notes' h_{t−1} is this h_t.
+Their bias in the softmax is the same for all n and cancels, so it is left out. The notes' MLP reads E(y_{t−1}) and the
+context; here it reads the memory as well, since otherwise nothing said earlier could matter but to where to look.
+What is not in the notes (norms before the branches, squared ReLU, branches that begin at zero) is as in `transformer`.
+
+U is learned for each distance t − n up to a reach, beyond which all are alike: languages that are written side by
+side mostly run in step, distances hold at any length where a table by t and n would end, and a position far away needs
+no sharp measure. Where the target is written from its end, n is counted from the end of the source, so it still holds.
+
+Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V vocabulary, D width, H heads, R reach.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from chainrule.config import Settings
+from chainrule.errors import ConfigError
+from chainrule.models.base import (
+    Advance,
+    Conditional,
+    Directed,
+    EmbeddingConfig,
+    HasAttention,
+    Table,
+    TabledReadout,
+    readable,
+    shift_right,
+)
+from chainrule.models.shortlist import Pairs, Shortlist, Shortlisted, Surveys, partners_of
+from chainrule.nn import alone, slow_attention
+from chainrule.nn.activations import squared_relu
+from chainrule.nn.alone import Row
+from chainrule.nn.attention import Look, SourceAttention, WatchedAttention, padding_bias
+from chainrule.nn.linear import inward, outward
+from chainrule.nn.norms import normalised
+from chainrule.nn.positions import sinusoids
+from chainrule.nn.scan import scan
+from chainrule.nn.tokens import PairTable
+from chainrule.types import Batch, Sequences, State
+
+
+class SkipConfig(Settings):
+    """The hybrid forward pass."""
+
+    threshold: float = Field(
+        0.0,
+        ge=0,
+        description="a source token counted less often than this times the source vocabulary is skipped; 0: none",
+    )
+
+
+class ShortlistConfig(Settings):
+    """See `models.shortlist`."""
+
+    partners: int = Field(0, ge=0, description="rare target words remembered for each source token; 0: no shortlist")
+    threshold: float | None = Field(
+        None, ge=0, description="words counted less often than this times the vocabulary are rare; none: skip.threshold"
+    )
+
+
+class FATConfig(EmbeddingConfig):
+    """The defaults have 5.8M parameters besides the embeddings."""
+
+    encoder_layers: int = Field(4, ge=1, description="blocks of slow attention and MLP that read the source")
+    decoder_layers: int = Field(2, ge=1, description="blocks of memory, fast softmax and MLP that write the target")
+    width: int = Field(256, ge=1, description="size of a hidden vector")
+    heads: int = Field(4, ge=1, description="attention heads in a block")
+    key_width: int = Field(16, ge=1, description="features that slow attention compares in a head; its cost grows so")
+    multiple: int = Field(4, ge=1, description="size of an MLP's hidden layer, in widths")
+    context: int = Field(512, ge=1, description="the longest source that the model can read; a target has no limit")
+    reach: int = Field(32, ge=1, description="distances between target and source that are told apart, both ways")
+    direction: Literal["left_to_right", "right_to_left"] = Field(
+        "left_to_right", description="the order in which targets are written"
+    )
+    skip: SkipConfig = SkipConfig()
+    shortlist: ShortlistConfig = ShortlistConfig()
+    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, attention and residual branches")
+
+    @property
+    def rare_below(self) -> float:
+        """The count below which a target word has to be on a shortlist to be scored."""
+        own = self.shortlist.threshold
+        return (self.skip.threshold if own is None else own) * self.vocabulary
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.width % self.heads:
+            below = self.width // self.heads * self.heads
+            options = " or ".join(str(width) for width in (below, below + self.heads) if width)
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; try {options}")
+        if self.shortlist.partners and not self.rare_below:
+            raise ValueError(
+                f"shortlist.partners {self.shortlist.partners} is for rare words, and with a threshold of 0 no word is "
+                "rare; set skip.threshold or shortlist.threshold, for example to 0.001"
+            )
+        return self
+
+
+class Source(NamedTuple):
+    """What the decoder sees of a source: keys and values for each of its layers, of the tokens that were kept."""
+
+    keys: tuple[Tensor, ...]  # (B, H, S, D/H) each
+    values: tuple[Tensor, ...]
+    positions: Tensor  # (B, S), or (1, S) where they are those of all rows
+    lengths: Tensor  # (B,)
+
+
+class FATState(NamedTuple):
+    source: Source
+    memories: tuple[Tensor, ...]  # (B, D) h of each layer
+    positions: Tensor  # (B,) tokens read so far, BOS among them
+
+
+class Kept(NamedTuple):
+    """The tokens of sources that are worth computing, moved together."""
+
+    ids: Tensor  # (B, N)
+    places: Tensor  # (B, N) or (1, N): where they stood
+    positions: Tensor  # the same, counted from where the target begins
+    lengths: Tensor  # (B,)
+
+
+class FAT(Conditional, HasAttention, Directed, Surveys, TabledReadout):
+    """Fast Autoregressive Transformer: trains on whole targets at once, decodes with one vector of memory a layer."""
+
+    Config = FATConfig
+    task = "translation"
+    recipe: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.1}
+    config: FATConfig
+    sinusoids: Tensor  # (context, D); follows from the settings, so it is not part of a checkpoint
+    source_frequency: Tensor  # (source vocabulary,) counts in the training data; ∞ where nobody has counted
+
+    def __init__(self, config: FATConfig) -> None:
+        super().__init__(config)
+        self.tokens = PairTable(
+            config.vocabulary, config.width, source_vocabulary=config.own_source_rows, tied=config.tied
+        )
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.dropout = nn.Dropout(config.dropout)
+        self.register_buffer("sinusoids", sinusoids(config.width, config.context), persistent=False)
+        self.register_buffer("source_frequency", torch.full((config.source_vocabulary,), math.inf))
+        partners = config.shortlist.partners
+        self.shortlist = Shortlist(config.source_vocabulary, config.vocabulary, partners) if partners else None
+
+    @property
+    def source_context(self) -> int:
+        return self.config.context
+
+    @property
+    def backwards(self) -> bool:
+        return self.config.direction == "right_to_left"
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.tokens.tables()
+        yield from (layer.distances for layer in self._writers)
+
+    def readout_table(self) -> Table:
+        return Table(self.tokens.matrix.t(), self.tokens.bias)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.tokens.readout(hidden)
+
+    # What is rare
+
+    def survey(self, pairs: Pairs) -> None:
+        """Count the words of both sides, as far as the settings ask for it."""
+        config = self.config
+        if not config.skip.threshold and self.shortlist is None:
+            return
+        seen = list(pairs)
+        self.set_source_frequency(_counts((source for source, _ in seen), config.source_vocabulary))
+        if self.shortlist is not None:
+            rare = _counts((target for _, target in seen), config.vocabulary) < config.rare_below
+            partners = partners_of(seen, rare.numpy(), config.source_vocabulary, config.shortlist.partners)
+            self.shortlist.set(~rare, partners)
+
+    def set_source_frequency(self, counts: Tensor) -> None:
+        """How often each source token stands in the training data, (source vocabulary,)."""
+        self.source_frequency.copy_(counts)
+
+    def shortlisted(self) -> Shortlisted:
+        """The same model for decoding with its shortlist."""
+        if self.shortlist is None:
+            raise ConfigError("this model was trained without a shortlist; train one with model.shortlist.partners=20")
+        return Shortlisted(self, self.shortlist)
+
+    # Reading and writing
+
+    def hidden(self, batch: Batch) -> Tensor:
+        source = self._read(self._keep(batch.source))
+        inputs = shift_right(readable(batch.target), self.bos)
+        return self._write(inputs, self._memories(len(inputs)), self._looks(source, _steps(inputs)))[0]
+
+    def attention_maps(self, batch: Batch) -> Tensor:
+        kept = self._keep(batch.source)
+        inputs = shift_right(readable(batch.target), self.bos)
+        watched = [WatchedAttention(look) for look in self._looks(self._read(kept), _steps(inputs))]
+        self._write(inputs, self._memories(len(inputs)), watched)
+        weights = torch.stack([weights for look in watched for weights in look.seen]).mean((0, 2))  # (B, T, N)
+        width = self.require_source(batch.source).ids.shape[1]
+        return weights.new_zeros(*inputs.shape, width).scatter_add_(2, kept.places[:, None].expand_as(weights), weights)
+
+    def initial(self, source: Sequences | None, batch_size: int) -> FATState:
+        read = self._read(self._keep(source))
+        rows = len(read.lengths)
+        read = read._replace(positions=read.positions.expand(rows, -1))
+        return FATState(read, self._memories(rows), torch.zeros(rows, dtype=torch.int64, device=self.device))
+
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        before = cast(FATState, state)
+        if alone.can_go_alone(tokens, before.memories[0]) and not self.training:
+            return self._advance_alone(tokens, before)
+        looks = self._looks(before.source, before.positions[:, None] + _steps(tokens))
+        hidden, memories = self._write(tokens, before.memories, looks)
+        return Advance(hidden, FATState(before.source, memories, before.positions + tokens.shape[1]))
+
+    def _keep(self, source: Sequences | None) -> Kept:
+        """The hybrid forward pass: what is rare is left out before anything is computed; a source's end stays."""
+        given = self.require_source(source)
+        ids, lengths = readable(given), given.lengths
+        places = torch.arange(ids.shape[1], device=ids.device)[None]
+        if self.config.skip.threshold:
+            common = self.source_frequency[ids] >= self.config.skip.threshold * self.source_vocabulary
+            kept = given.mask & (common | (places == given.lengths[:, None] - 1))
+            lengths = kept.sum(1)
+            places = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(lengths.max())]
+            ids = ids.gather(1, places)
+        positions = (given.lengths[:, None] - 1 - places).clamp_min_(0) if self.backwards else places
+        return Kept(ids, places, positions, lengths)
+
+    def _read(self, kept: Kept) -> Source:
+        x = self.dropout(self.tokens.embed_source(kept.ids) + self.sinusoids[kept.positions])
+        padding = padding_bias(kept.lengths, kept.ids.shape[1], x.dtype)
+        for layer in self.encoder:
+            x = layer(x, padding)
+        keys, values = zip(*(layer.remember(normalised(x)) for layer in self._writers), strict=True)
+        return Source(keys, values, kept.positions, kept.lengths)
+
+    def _write(
+        self, tokens: Tensor, memories: Sequence[Tensor], looks: Sequence[Look]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(B, K) to hidden vectors (B, K, D) and the memories after them."""
+        y = self.dropout(self.tokens.embed(tokens))
+        after = []
+        for layer, memory, look in zip(self._writers, memories, looks, strict=True):
+            y, memory = layer(y, memory, look)
+            after.append(memory)
+        return normalised(y), tuple(after)
+
+    def _advance_alone(self, token: Tensor, state: FATState) -> Advance:
+        """The same for one token of one text."""
+        kept = int(state.source.lengths)
+        offsets = self._offsets(state.source.positions[0, :kept], state.positions)
+        y = alone.array(self.tokens.embed(token))[0, 0]
+        memories = []
+        layers = zip(self._writers, state.memories, state.source.keys, state.source.values, strict=True)
+        for layer, before, keys, values in layers:
+            sight = Sight(alone.array(keys)[0, :, :kept], alone.array(values)[0, :, :kept], offsets.numpy())
+            y, memory = layer.step(y, alone.array(before)[0], sight)
+            memories.append(torch.from_numpy(memory)[None])
+        hidden = torch.from_numpy(alone.normalised(y))[None, None]
+        return Advance(hidden, FATState(state.source, tuple(memories), state.positions + 1))
+
+    def _looks(self, source: Source, positions: Tensor) -> list[SourceAttention]:
+        """How each layer looks at the source from target positions, (B, K) or (1, K)."""
+        offsets = self._offsets(source.positions[:, None], positions[..., None])  # (B, K, S) or (1, K, S)
+        padding = padding_bias(source.lengths, offsets.shape[-1], source.keys[0].dtype)
+        rate = self.config.dropout if self.training else 0.0
+        looks = []
+        for layer, keys, values in zip(self._writers, source.keys, source.values, strict=True):
+            bias = F.embedding(offsets, layer.distances).permute(0, 3, 1, 2)  # (B, H, K, S) U
+            looks.append(SourceAttention(keys, values, bias if padding is None else bias + padding, rate))
+        return looks
+
+    def _offsets(self, source: Tensor, target: Tensor) -> Tensor:
+        """The row of `distances` for t − n."""
+        return (target - source).clamp_(-self.config.reach, self.config.reach) + self.config.reach
+
+    def _memories(self, rows: int) -> tuple[Tensor, ...]:
+        return tuple(self.tokens.matrix.new_zeros(rows, self.config.width) for _ in self.decoder)
+
+    @property
+    def _writers(self) -> Iterable[DecoderLayer]:
+        return cast(Iterable[DecoderLayer], self.decoder)
+
+
+class EncoderLayer(nn.Module):
+    """Slow multi-head attention with a gate on what it finds, then an MLP."""
+
+    def __init__(self, config: FATConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query_key = inward(config.width, 2 * config.heads * config.key_width, bias=True)  # A and B with b
+        self.value_gate = inward(config.width, 2 * config.width)  # V and G
+        self.out = outward(config.width, config.width)
+        self.mlp = MLP(config.width, config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """(B, S, D) to (B, S, D)."""
+        x = x + self.dropout(self.attention(normalised(x), padding))
+        return x + cast(Tensor, self.dropout(self.mlp(normalised(x))))
+
+    def attention(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        rows, length, width = x.shape
+        projected = self.query_key(x.flatten(0, 1)).view(rows, length, 2, self.heads, -1).to(x.dtype)
+        query, key = projected.transpose(1, 3).unbind(2)  # (B, H, S, d) each
+        scores = slow_attention.scores(query, key)
+        weights = self.dropout((scores if padding is None else scores + padding).softmax(-1))
+        value, gate = self.value_gate(x).split(width, -1)
+        found = weights @ value.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, S, D/H)
+        return cast(Tensor, self.out(found.transpose(1, 2).flatten(2) * gate.sigmoid()))
+
+
+class DecoderLayer(nn.Module):
+    """A memory, fast fully connected softmax over the source, and an MLP that reads both."""
+
+    def __init__(self, config: FATConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.heads = config.heads
+        self.gates = inward(width, 2 * width, bias=True)  # F and C
+        bias = cast(Tensor, self.gates.bias).detach()
+        bias[:width] = torch.linspace(0, 4, width)  # from forgetting half in a step to half in 38
+        self.query = inward(width, width)  # Q
+        self.key_value = inward(width, 2 * width)  # K and V'
+        self.distances = nn.Parameter(torch.zeros(2 * config.reach + 1, config.heads))  # U
+        self.mlp = MLP(3 * width, config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def remember(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of a source (B, S, D), (B, H, S, D/H) each: computed once, looked at in every step."""
+        key, value = self.key_value(source).unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
+        return key.contiguous(), value.contiguous()
+
+    def forward(self, y: Tensor, memory: Tensor, look: Look) -> tuple[Tensor, Tensor]:
+        """(B, K, D) after the memory (B, D), to the same."""
+        u = normalised(y)
+        gates = self.gates(u.flatten(0, 1)).view(*u.shape[:2], -1).to(memory.dtype)
+        forget, candidate = gates.transpose(0, 1).chunk(2, -1)  # (K, B, D) each
+        decay = forget.sigmoid()
+        h = scan(decay, (1 - decay) * candidate, memory)
+        known = normalised(h.transpose(0, 1))
+        query = self.query(known).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, K, D/H)
+        context = look(query).transpose(1, 2).flatten(2)
+        y = y + self.dropout(self.mlp(torch.cat([u, known, context], -1)))
+        return y, h[-1] if len(h) else memory
+
+    def step(self, y: Row, memory: Row, sight: Sight) -> tuple[Row, Row]:
+        """`forward` for a single token."""
+        u = alone.normalised(y)
+        forget, candidate = alone.project(u, self.gates).reshape(2, -1)
+        decay = 0.5 + 0.5 * np.tanh(0.5 * forget)  # the logistic function
+        h: Row = decay * (memory - candidate) + candidate
+        known = alone.normalised(h)
+        query = alone.project(known, self.query).reshape(self.heads, -1)
+        distances = alone.array(self.distances)[sight.offsets].T  # (H, S)
+        context = alone.gather(query, sight.keys, sight.values, distances)
+        return y + self.mlp.step(np.concatenate((u, known, context))), h
+
+
+class Sight(NamedTuple):
+    """The source of one text as NumPy sees it, seen from one position."""
+
+    keys: Row  # (H, S, D/H)
+    values: Row
+    offsets: npt.NDArray[np.int64]  # (S,) rows of `distances`
+
+
+class MLP(nn.Module):
+    def __init__(self, inputs: int, config: FATConfig) -> None:
+        super().__init__()
+        self.inside = inward(inputs, config.multiple * config.width)
+        self.out = outward(config.multiple * config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.out(squared_relu(self.inside(x))))
+
+    def step(self, x: Row) -> Row:
+        """`forward` for a single token."""
+        return alone.project(alone.squared_relu(alone.project(x, self.inside)), self.out)
+
+
+def _steps(tokens: Tensor) -> Tensor:
+    """(1, K): 0, 1, …"""
+    return torch.arange(tokens.shape[1], device=tokens.device)[None]
+
+
+def _counts(rows: Iterable[Sequence[int] | npt.NDArray[np.integer]], vocabulary: int) -> Tensor:
+    """(V,): how often each token stands in the rows."""
+    total = np.zeros(vocabulary, dtype=np.int64)
+    for row in rows:
+        np.add.at(total, np.asarray(row, dtype=np.int64), 1)
+    return torch.from_numpy(total)

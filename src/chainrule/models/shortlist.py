@@ -1,0 +1,148 @@
+"""Shortlists: a translation needs few of the words there are, and its source tells which.
+
+    L(s) = {frequent words} ∪ ⋃_n partners(s_n) ∪ {EOS}
+
+where the partners of a source token are the rarer target words that it stood beside most tellingly in the training
+data (Jean et al., 2015; L'Hostis et al., 2016). A step then scores |L| words instead of V.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from chainrule.models.base import AutoregressiveModel, Conditional, TabledReadout, TranslationConfig
+from chainrule.types import Batch, Sequences, State, Step
+
+EOS = 0  # of every tokenizer
+NOBODY = -1  # where a token has fewer partners than there is room for
+
+Pairs = Iterable[tuple[Sequence[int] | npt.NDArray[np.integer], Sequence[int] | npt.NDArray[np.integer]]]
+"""Ids of sources and of their translations."""
+
+
+class Surveys(ABC):
+    """Beside NeuralModel: wants to see all training pairs once, before the first step, to know which words are rare.
+
+    What it finds is kept in buffers, so that a model that was saved knows it without the data.
+    """
+
+    @abstractmethod
+    def survey(self, pairs: Pairs) -> None:
+        """Look at every training pair."""
+
+
+class Shortlist(nn.Module):
+    """Which target words a source makes worth scoring. As long as nothing was set, all of them."""
+
+    frequent: Tensor  # (V,) bool
+    partners: Tensor  # (source vocabulary, C) target ids, or NOBODY
+
+    def __init__(self, source_vocabulary: int, vocabulary: int, partners: int) -> None:
+        super().__init__()
+        self.register_buffer("frequent", torch.ones(vocabulary, dtype=torch.bool))
+        self.register_buffer("partners", torch.full((source_vocabulary, partners), NOBODY))
+
+    def set(self, frequent: Tensor, partners: Tensor) -> None:
+        """Words that are always scored, (V,) bool, and those that come with each source token, as `partners_of`."""
+        self.frequent.copy_(frequent)
+        self.frequent[EOS] = True
+        self.partners.copy_(partners)
+
+    def of(self, source: Sequences) -> Tensor:
+        """(B, V) bool: the words of each row's list."""
+        ids = source.ids.masked_fill(~source.mask, 0)
+        partners = self.partners[ids].masked_fill(~source.mask[..., None], NOBODY).flatten(1)  # (B, S · C)
+        listed = self.frequent.repeat(len(ids), 1)
+        found = partners != NOBODY
+        return listed.scatter_(1, partners.where(found, EOS), True)  # EOS is listed anyway
+
+
+def partners_of(pairs: Pairs, rare: npt.NDArray[np.bool_], source_vocabulary: int, count: int) -> Tensor:
+    """(source vocabulary, C): for each source token its C best partners among the rare target words (V,).
+
+    Best by Dice's coefficient 2 n(s, y) / (n(s) + n(y)) over sentences: a count alone would favour words that stand
+    beside everything.
+    """
+    sources: Counter[int] = Counter()
+    targets: Counter[int] = Counter()
+    together: Counter[tuple[int, int]] = Counter()
+    for source, target in pairs:
+        words = set(map(int, source))
+        rarer = {word for word in map(int, target) if rare[word]}
+        sources.update(words)
+        targets.update(rarer)
+        together.update((word, other) for word in words for other in rarer)
+    ranked: list[list[tuple[float, int]]] = [[] for _ in range(source_vocabulary)]
+    for (word, other), times in together.items():
+        ranked[word].append((-2 * times / (sources[word] + targets[other]), other))
+    table = torch.full((source_vocabulary, count), NOBODY)
+    for word, found in enumerate(ranked):
+        best = [other for _, other in sorted(found)[:count]]
+        table[word, : len(best)] = torch.tensor(best, dtype=torch.int64)
+    return table
+
+
+class ShortlistedState(NamedTuple):
+    inner: State  # of the model within
+    listed: Tensor  # (B, V) bool
+
+
+class Shortlisted(Conditional, AutoregressiveModel):
+    """A model of translations that says only words on a list made for each source.
+
+        P_L(y_t | y_<t, s) = P(y_t | y_<t, s) / Σ_{w ∈ L(s)} P(w | y_<t, s)        for y_t ∈ L(s), else 0
+
+    It is normalised and exact over the sequences that can be written with the list, and a step scores no word that is
+    on no list of its rows. A likelihood by this model is one among those sequences: it is higher than that of the
+    model within where all words of a target are listed, and 0 (−∞ nats) where one is not. So it is for decoding, with
+    weights as they were when it was made; training and reported likelihoods stay with the model within.
+    """
+
+    Config = TranslationConfig
+    task = "translation"
+    weight: Tensor  # (V, D): a row per word, which the readout of a family need not be
+    bias: Tensor  # (V,)
+
+    def __init__(self, model: TabledReadout, shortlist: Shortlist) -> None:
+        super().__init__(model.config)
+        self.model = model
+        self.shortlist = shortlist
+        weight, bias = (None if part is None else part.detach() for part in model.readout_table())
+        assert weight is not None
+        self.register_buffer("weight", weight[: self.vocabulary].contiguous(), persistent=False)
+        self.register_buffer("bias", weight.new_zeros(self.vocabulary) if bias is None else bias, persistent=False)
+
+    @property
+    def context(self) -> int | None:
+        return self.model.context
+
+    @property
+    def source_context(self) -> int | None:
+        return cast(Conditional, self.model).source_context
+
+    def logits(self, batch: Batch) -> Tensor:
+        listed = self.shortlist.of(self.require_source(batch.source))
+        return self.model.logits(batch).masked_fill(~listed[:, None], -torch.inf)
+
+    def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
+        given = self.require_source(source)
+        bos = torch.full((len(given.ids), 1), self.model.bos, dtype=torch.int64, device=self.device)
+        state = ShortlistedState(self.model.initial(given, len(bos)), self.shortlist.of(given))
+        return self.extend(bos, state)
+
+    def extend(self, tokens: Tensor, state: State) -> Step:
+        before, listed = cast(ShortlistedState, state)
+        hidden, after = self.model.advance(tokens, before)
+        [words] = listed.any(0).nonzero(as_tuple=True)  # (L,) on the list of some row
+        scores = hidden @ self.weight[words].t() + self.bias[words]  # (B, K, L)
+        logits = scores.new_full((*tokens.shape, self.vocabulary), -torch.inf)
+        logits[..., words] = scores.masked_fill(~listed[:, None, words], -torch.inf)
+        return Step(logits, ShortlistedState(after, listed))

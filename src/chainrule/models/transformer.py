@@ -1,0 +1,379 @@
+"""The encoder–decoder Transformer: attention within the source, within the target, and from target to source.
+
+    source   x⁰ = E_s[s]        h = x + Attention(norm(x))                  every token sees every other
+                                x' = h + MLP(norm(h))                       m = norm(xᴸ)
+    target   y⁰ = E_t[y_<t]     h = y + Attention(norm(y))                  token t sees those up to t
+                                g = h + Attention(norm(h), over m)          and the whole source
+                                y' = g + MLP(norm(g))
+    P(y_t | y_<t, s) = softmax(W norm(yᴸ) + b)
+
+    Attention, for each of H heads:  Σ_j softmax_j(q_i · k_j / √d) v_j      with q, k and v linear in what is read
+
+Vaswani et al., 2017, "Attention is all you need", with what has become common since and needs no warm-up to train:
+norms before the branches (Xiong et al., 2020), RMS norm without weights (Zhang & Sennrich, 2019), normalised queries
+and keys (Henry et al., 2020), squared ReLU (So et al., 2021), no biases, and residual branches that start at zero.
+
+Positions are the paper's sinusoids p, added to the embeddings, or concatenated with them as in the notes: W [e; p],
+where W brings twice the width back to one. Rotary positions (Su et al., 2021) tell only distances within one sequence.
+The target must then find its place in the source by content, which small models learn more slowly.
+
+Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V vocabulary, D width, H heads, C capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from chainrule.models.base import (
+    Advance,
+    Conditional,
+    EmbeddingConfig,
+    HasAttention,
+    Table,
+    TabledReadout,
+    readable,
+    shift_right,
+)
+from chainrule.nn import alone
+from chainrule.nn.activations import squared_relu
+from chainrule.nn.alone import Row
+from chainrule.nn.attention import (
+    Attend,
+    CachedAttention,
+    CausalAttention,
+    Look,
+    SourceAttention,
+    WatchedAttention,
+    make_room,
+    padding_bias,
+    place,
+)
+from chainrule.nn.linear import inward, outward
+from chainrule.nn.norms import normalised
+from chainrule.nn.positions import AddedPositions, ConcatenatedPositions, Positions, RotaryPositions, Turn, TurnRow
+from chainrule.nn.tokens import PairTable
+from chainrule.types import Batch, Sequences, State
+
+POSITIONS: dict[str, type[AddedPositions | RotaryPositions]] = {
+    "added": AddedPositions,
+    "concatenated": ConcatenatedPositions,
+    "rotary": RotaryPositions,
+}
+FIRST_CAPACITY = 16  # slots in the cache of a new state; see `nn.attention.make_room`
+
+
+class TransformerConfig(EmbeddingConfig):
+    """The defaults have 7.3M parameters besides the embeddings."""
+
+    encoder_layers: int = Field(4, ge=1, description="blocks that read the source")
+    decoder_layers: int = Field(4, ge=1, description="blocks that write the target")
+    width: int = Field(256, ge=1, description="size of a hidden vector")
+    heads: int = Field(4, ge=1, description="attention heads in a block")
+    multiple: int = Field(4, ge=1, description="size of an MLP's hidden layer, in widths")
+    context: int = Field(256, ge=1, description="the longest source, and the longest target, that the model can read")
+    positions: Literal["added", "concatenated", "rotary"] = Field(
+        "added", description="sinusoids added to or concatenated with the embeddings, or rotary"
+    )
+    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, attention and residual branches")
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.width % self.heads:
+            below = self.width // self.heads * self.heads
+            options = " or ".join(str(width) for width in (below, below + self.heads) if width)
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; try {options}")
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(
+                f"heads of width {self.head_width} cannot be rotated, since rotary positions turn pairs; "
+                f"try width {self.width + self.heads} with heads {self.heads}, or positions=added"
+            )
+        return self
+
+
+class Memory(NamedTuple):
+    """What the decoder sees of the source: keys and values for each of its layers."""
+
+    keys: tuple[Tensor, ...]  # (B, H, S, D/H) each
+    values: tuple[Tensor, ...]
+    lengths: Tensor  # (B,)
+
+
+class TransformerState(NamedTuple):
+    """The source, and keys and values of every target token read, in caches that double when they are full."""
+
+    source: Memory
+    keys: tuple[Tensor, ...]  # (B, H, C, D/H) each
+    values: tuple[Tensor, ...]
+    positions: Tensor  # (B,) tokens read so far, BOS among them
+
+
+class Transformer(Conditional, HasAttention, TabledReadout):
+    """Encoder–decoder Transformer: every target token looks at all of the source and at the target before it."""
+
+    Config = TransformerConfig
+    task = "translation"
+    recipe: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.1}
+    config: TransformerConfig
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.tokens = PairTable(
+            config.vocabulary, config.width, source_vocabulary=config.own_source_rows, tied=config.tied
+        )
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+
+    @property
+    def context(self) -> int:
+        return self.config.context
+
+    @property
+    def source_context(self) -> int:
+        return self.config.context
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.tokens.tables()
+
+    def readout_table(self) -> Table:
+        return Table(self.tokens.matrix.t(), self.tokens.bias)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.tokens.readout(hidden)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        return self._read(batch, self._looks(self.remember(batch.source)))
+
+    def attention_maps(self, batch: Batch) -> Tensor:
+        watched = [WatchedAttention(look) for look in self._looks(self.remember(batch.source))]
+        self._read(batch, watched)
+        return torch.stack([weights for look in watched for weights in look.seen]).mean((0, 2))
+
+    def initial(self, source: Sequences | None, batch_size: int) -> TransformerState:
+        memory = self.remember(source)
+        rows, heads, _, head_width = memory.keys[0].shape
+        shape = (rows, heads, min(FIRST_CAPACITY, self.context), head_width)
+        # Zeros, not memory as it is found: masked slots still enter a product with weight 0, and 0 · NaN is NaN.
+        keys, values = (tuple(key.new_zeros(shape) for key in memory.keys) for _ in range(2))
+        return TransformerState(memory, keys, values, torch.zeros(rows, dtype=torch.int64, device=self.device))
+
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        before = cast(TransformerState, state)
+        if alone.can_go_alone(tokens, before.keys[0]) and not self.training:
+            return self._advance_alone(tokens, before)
+        source, _, _, positions = before
+        here = place(positions, tokens.shape[1])
+        keys, values = self._room(before, here.end)
+        if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
+            keys, values = (tuple(cache.clone() for cache in caches) for caches in (keys, values))
+        attends = [CachedAttention(key, value, here) for key, value in zip(keys, values, strict=True)]
+        hidden = self.decoder(self.tokens.embed(tokens), here.where, attends, self._looks(source))
+        return Advance(hidden, TransformerState(source, keys, values, positions + tokens.shape[1]))
+
+    def _advance_alone(self, token: Tensor, state: TransformerState) -> Advance:
+        """The same for one token of one text."""
+        position, length = int(state.positions), int(state.source.lengths)
+        keys, values = self._room(state, position + 1)
+        caches = [
+            alone.Cache(alone.array(key)[0], alone.array(value)[0], position)
+            for key, value in zip(keys, values, strict=True)
+        ]
+        sights = [
+            Sight(alone.array(key)[0, :, :length], alone.array(value)[0, :, :length])
+            for key, value in zip(state.source.keys, state.source.values, strict=True)
+        ]
+        hidden = self.decoder.step(alone.array(self.tokens.embed(token))[0, 0], caches, sights)
+        after = TransformerState(state.source, keys, values, state.positions + 1)
+        return Advance(torch.from_numpy(hidden)[None, None], after)
+
+    def _room(self, state: TransformerState, end: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Caches of keys and of values that hold positions up to `end`."""
+        self.require_room(end)
+        keys, values = (
+            tuple(make_room(cache, end, self.context) for cache in caches) for caches in (state.keys, state.values)
+        )
+        return keys, values
+
+    def remember(self, source: Sequences | None) -> Memory:
+        """Read the source."""
+        given = self.require_source(source)
+        embedded = self.tokens.embed_source(readable(given))
+        encoded = self.encoder(embedded, padding_bias(given.lengths, embedded.shape[1], embedded.dtype))
+        keys, values = zip(*(layer.look.remember(encoded) for layer in self.decoder.stack), strict=True)
+        return Memory(keys, values, given.lengths)
+
+    def _looks(self, source: Memory) -> list[SourceAttention]:
+        """How each layer of the decoder looks at the source."""
+        bias = padding_bias(source.lengths, source.keys[0].shape[2], source.keys[0].dtype)
+        rate = self.config.dropout if self.training else 0.0
+        return [
+            SourceAttention(keys, values, bias, rate) for keys, values in zip(source.keys, source.values, strict=True)
+        ]
+
+    def _read(self, batch: Batch, looks: Sequence[Look]) -> Tensor:
+        """All of the target at once."""
+        inputs = shift_right(readable(batch.target), self.bos)
+        length = inputs.shape[1]
+        self.require_room(length)
+        attention = CausalAttention(self.config.dropout if self.training else 0.0)
+        return cast(Tensor, self.decoder(self.tokens.embed(inputs), slice(0, length), [attention] * len(looks), looks))
+
+
+class Sight(NamedTuple):
+    """What one row sees of its source in a layer, without padding."""
+
+    keys: Row  # (H, S, D/H)
+    values: Row
+
+
+class Encoder(nn.Module):
+    """The source, all positions at once."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.positions = _positions(config)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, embedded: Tensor, bias: Tensor | None) -> Tensor:
+        """(B, S, D) to (B, S, D)."""
+        x, turn = self.positions(embedded, slice(0, embedded.shape[1]))
+        x = self.dropout(x)
+        rate = self.dropout.p if self.training else 0.0
+
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return SourceAttention(key, value, bias, rate)(query)
+
+        for layer in self.layers:
+            x = layer(x, turn, attend)
+        return normalised(x)
+
+
+class Decoder(nn.Module):
+    """The target, after what has been read of it."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.positions = _positions(config)
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend], looks: Sequence[Look]
+    ) -> Tensor:
+        """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D); each layer attends and looks in its own way."""
+        x, turn = self.positions(embedded, where)
+        x = self.dropout(x)
+        for layer, attend, look in zip(self.stack, attends, looks, strict=True):
+            x = layer(x, turn, attend, look)
+        return normalised(x)
+
+    def step(self, embedded: Row, caches: Sequence[alone.Cache], sights: Sequence[Sight]) -> Row:
+        """`forward` for one token of one row, without dropout."""
+        x, turn = self.positions.step(embedded, caches[0].position)
+        for layer, cache, sight in zip(self.stack, caches, sights, strict=True):
+            x = layer.step(x, turn, cache, sight)
+        return alone.normalised(x)
+
+    @property
+    def stack(self) -> Sequence[DecoderLayer]:
+        return cast(Sequence[DecoderLayer], self.layers)
+
+
+def _positions(config: TransformerConfig) -> Positions:
+    return POSITIONS[config.positions](config.width, config.head_width, config.context)
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        x = x + self.dropout(self.attention(normalised(x), turn, attend))
+        return x + cast(Tensor, self.dropout(self.mlp(normalised(x))))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.look = CrossAttention(config)
+        self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, turn: Turn, attend: Attend, look: Look) -> Tensor:
+        x = x + self.dropout(self.attention(normalised(x), turn, attend))
+        x = x + self.dropout(self.look(normalised(x), look))
+        return x + cast(Tensor, self.dropout(self.mlp(normalised(x))))
+
+    def step(self, x: Row, turn: TurnRow, cache: alone.Cache, sight: Sight) -> Row:
+        x = x + self.attention.step(alone.normalised(x), turn, cache)
+        x = x + self.look.step(alone.normalised(x), sight)
+        return x + self.mlp.step(alone.normalised(x))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query_key_value = inward(config.width, 3 * config.width)
+        self.out = outward(config.width, config.width)
+
+    def forward(self, x: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        projected = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
+        query, key = turn(normalised(projected[:, :, :2])).transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
+        value = projected[:, :, 2].transpose(1, 2)
+        return cast(Tensor, self.out(attend(query, key, value).transpose(1, 2).flatten(2)))
+
+    def step(self, x: Row, turn: TurnRow, cache: alone.Cache) -> Row:
+        projected = alone.project(x, self.query_key_value).reshape(3, self.heads, -1)
+        query, key = turn(alone.normalised(projected[:2]))  # (H, D/H) each
+        return alone.project(cache.attend(query, key, projected[2]), self.out)
+
+
+class CrossAttention(nn.Module):
+    """From the target to the source. No position is turned: those of two languages have no common measure."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query = inward(config.width, config.width)
+        self.key_value = inward(config.width, 2 * config.width)
+        self.out = outward(config.width, config.width)
+
+    def remember(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of a source (B, S, D), (B, H, S, D/H) each: computed once, looked at in every step."""
+        key, value = self.key_value(encoded).unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
+        return normalised(key), value.contiguous()
+
+    def forward(self, x: Tensor, look: Look) -> Tensor:
+        query = normalised(self.query(x).unflatten(-1, (self.heads, -1))).transpose(1, 2)
+        return cast(Tensor, self.out(look(query).transpose(1, 2).flatten(2)))
+
+    def step(self, x: Row, sight: Sight) -> Row:
+        query = alone.normalised(alone.project(x, self.query).reshape(self.heads, -1))
+        return alone.project(alone.gather(query, sight.keys, sight.values), self.out)
+
+
+class MLP(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.inside = inward(config.width, config.multiple * config.width)
+        self.out = outward(config.multiple * config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.out(squared_relu(self.inside(x))))
+
+    def step(self, x: Row) -> Row:
+        return alone.project(alone.squared_relu(alone.project(x, self.inside)), self.out)

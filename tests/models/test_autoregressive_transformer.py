@@ -1,0 +1,80 @@
+"""AT: attention alone carries the decoder from one step to the next."""
+
+from __future__ import annotations
+
+import torch
+
+from chainrule.models.autoregressive_transformer import AutoregressiveTransformer, AutoregressiveTransformerConfig
+from chainrule.nn.norms import normalised
+from chainrule.types import Batch, Sequences, tensors
+from tests.models.copying import exact_matches, learn
+
+VOCABULARY, SOURCE_VOCABULARY, WIDTH = 7, 9, 8
+
+
+def model_of(**settings: object) -> AutoregressiveTransformer:
+    torch.manual_seed(0)
+    sizes = {"vocabulary": VOCABULARY, "source_vocabulary": SOURCE_VOCABULARY, "width": WIDTH, "attention_width": 6}
+    return AutoregressiveTransformer(AutoregressiveTransformerConfig.parse({**sizes, **settings})).double().eval()
+
+
+def batch() -> Batch:
+    random = torch.Generator().manual_seed(2)
+    target = torch.randint(VOCABULARY, (3, 6), generator=random)
+    source = torch.randint(SOURCE_VOCABULARY, (3, 5), generator=random)
+    return Batch(Sequences.full(target), Sequences(source, torch.tensor([5, 3, 1])))
+
+
+@torch.no_grad()
+def test_the_model_computes_its_equations() -> None:
+    """Word by word, as the docstring has it; the projection acts on the context here, and not on the source."""
+    model, (target, source) = model_of(), batch()
+    assert model.tokens.embedding is not None
+    assert model.tokens.source is not None
+    directions, sources = normalised(model.tokens.embedding), normalised(model.tokens.source)
+    lstm = model.encoder.forward_layers[0]
+    for row, length in enumerate(source.lengths.tolist()):
+        read = sources[source.ids[row, :length]]
+        vectors = lstm.naive(read[:, None], lstm.initial(1), lstm.recurrent_weight)[0][:, 0]  # (S, D)
+        hidden = vectors[-1]
+        for time, token in enumerate([VOCABULARY, *target.ids[row, :-1].tolist()]):
+            e = directions[token]
+            summed = model.score_hidden(hidden) + model.score_source(vectors) + model.score_token(e)
+            weights = (summed.relu() @ model.score_weight).softmax(0)
+            hidden = model.mlp(e * model.project_context(weights @ vectors)).relu()
+            expected = hidden @ model.tokens.matrix + model.tokens.bias
+            torch.testing.assert_close(model.logits(batch())[row, time], expected)
+            torch.testing.assert_close(model.attention_maps(batch())[row, time, :length], weights)
+
+
+@torch.no_grad()
+def test_attention_maps_are_distributions_over_real_source_tokens() -> None:
+    maps, (_, source) = model_of().attention_maps(batch()), batch()
+    torch.testing.assert_close(maps.sum(-1), torch.ones_like(maps[..., 0]))
+    assert not maps.masked_select(~source.mask[:, None]).any()
+
+
+@torch.no_grad()
+def test_what_is_remembered_of_the_target_is_one_vector() -> None:
+    model = model_of()
+    step = model.start(batch().source)
+    sizes = set()
+    for token in batch().target.ids.t():
+        sizes.add(sum(tensor[0].numel() for tensor in tensors(step.state)))
+        step = model.step(token, step.state)
+    assert sizes == {WIDTH + 5 * (6 + WIDTH) + 1}  # h, keys and values of the source, its length
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model = model_of(dropout=0.5)
+    assert torch.equal(model.logits(batch()), model.logits(batch()))
+    model.train()
+    assert not torch.equal(model.logits(batch()), model.logits(batch()))
+
+
+def test_it_learns_to_copy() -> None:
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 6, "source_vocabulary": 6, "width": 32, "attention_width": 32, "dropout": 0.0}
+    model = AutoregressiveTransformer(AutoregressiveTransformerConfig.parse(sizes))
+    learn(model, turned=False, steps=400)
+    assert exact_matches(model, turned=False) > 0.9

@@ -1,0 +1,322 @@
+"""FAT: slow attention reads, a linear recurrence and a fast softmax write; what is rare can be left out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chainrule.compose.composite import reads_backwards
+from chainrule.errors import ConfigError, DataError
+from chainrule.models.fat import FAT, FATConfig
+from chainrule.nn.norms import normalised
+from chainrule.testing import check_model
+from chainrule.types import Batch, Sequences, tensors
+from tests.models.copying import exact_matches, learn
+
+VOCABULARY, SOURCE_VOCABULARY = 7, 9
+SMALL = {
+    "vocabulary": VOCABULARY,
+    "source_vocabulary": SOURCE_VOCABULARY,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "width": 8,
+    "heads": 2,
+    "key_width": 3,
+    "reach": 2,
+    "context": 16,
+}
+RARE = (3, 5)  # source tokens that were counted once, where others were counted ten times
+SKIPPING = {"skip": {"threshold": 0.5}}  # 0.5 · 9 = 4.5 times
+
+
+def model_of(**settings: object) -> FAT:
+    """Shaken, because the branches of a new model are zero."""
+    torch.manual_seed(0)
+    model = FAT(FATConfig.parse({**SMALL, **settings})).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model
+
+
+def skipping_model(**settings: object) -> FAT:
+    model = model_of(**SKIPPING, **settings)
+    counts = torch.full((SOURCE_VOCABULARY,), 10)
+    counts[list(RARE)] = 1
+    model.set_source_frequency(counts)
+    return model
+
+
+def batch() -> Batch:
+    random = torch.Generator().manual_seed(2)
+    target = torch.randint(VOCABULARY, (3, 6), generator=random)
+    source = torch.tensor([[1, 3, 4, 5, 0], [5, 3, 0, 7, 7], [0, 2, 2, 2, 2]])
+    return Batch(Sequences.full(target), Sequences(source, torch.tensor([5, 3, 1])))
+
+
+# The equations
+
+
+def read(model: FAT, ids: Tensor, positions: Tensor) -> Tensor:
+    """The encoder for one source, token by token, as the docstring has it."""
+    assert model.tokens.source is not None
+    x = normalised(model.tokens.source)[ids] + model.sinusoids[positions]
+    for layer in model.encoder:
+        u = normalised(x)
+        queries, keys = layer.query_key(u).view(len(ids), 2, 2, 3).unbind(1)  # (S, H, d) each
+        values, gates = layer.value_gate(u).chunk(2, -1)
+        found = torch.zeros_like(u)
+        for i in range(len(ids)):
+            for head in range(2):
+                lengths = (queries[i, head] + keys[:, head]).relu().norm(dim=-1)
+                weights = (lengths / 3**0.5).softmax(0)
+                found[i, head * 4 : head * 4 + 4] = weights @ values[:, head * 4 : head * 4 + 4]
+        x = x + layer.out(gates.sigmoid() * found)
+        x = x + layer.mlp.out(layer.mlp.inside(normalised(x)).relu().square())
+    return normalised(x)
+
+
+def write(model: FAT, tokens: list[int], source: Tensor, positions: Tensor) -> Tensor:
+    """The decoder for one target, step by step."""
+    memories = [torch.zeros(8, dtype=torch.float64) for _ in model.decoder]
+    predictions = []
+    for time, token in enumerate(tokens):
+        y = normalised(model.tokens.matrix.t())[token]
+        for number, layer in enumerate(model.decoder):
+            u = normalised(y)
+            forget, candidate = layer.gates(u[None])[0].chunk(2)
+            decay = forget.sigmoid()
+            memories[number] = h = decay * memories[number] + (1 - decay) * candidate
+            query = layer.query(normalised(h))
+            keys, values = layer.key_value(source).chunk(2, -1)
+            context = []
+            for head in range(2):
+                part = slice(head * 4, head * 4 + 4)
+                distances = layer.distances[(time - positions).clamp(-2, 2) + 2, head]
+                context.append((keys[:, part] @ query[part] / 2 + distances).softmax(0) @ values[:, part])
+            inside = layer.mlp.inside(torch.cat([u, normalised(h), *context])).relu().square()
+            y = y + layer.mlp.out(inside)
+        predictions.append(normalised(y) @ model.tokens.matrix[:, :VOCABULARY] + model.tokens.bias)
+    return torch.stack(predictions)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("direction", ["left_to_right", "right_to_left"])
+def test_the_model_computes_its_equations(direction: str) -> None:
+    model, (target, source) = model_of(direction=direction), batch()
+    found = model.logits(batch())
+    for row, length in enumerate(source.lengths.tolist()):
+        positions = torch.arange(length) if direction == "left_to_right" else torch.arange(length).flip(0)
+        vectors = read(model, source.ids[row, :length], positions)
+        expected = write(model, [VOCABULARY, *target.ids[row, :-1].tolist()], vectors, positions)
+        torch.testing.assert_close(found[row], expected)
+
+
+@torch.no_grad()
+def test_attention_maps_are_distributions_over_real_source_tokens() -> None:
+    maps, (_, source) = model_of().attention_maps(batch()), batch()
+    torch.testing.assert_close(maps.sum(-1), torch.ones_like(maps[..., 0]))
+    assert not maps.masked_select(~source.mask[:, None]).any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_state_does_not_grow_with_the_target(rows: int) -> None:
+    model, (target, source) = model_of(), batch()
+    step = model.start(Sequences(source.ids[:rows], source.lengths[:rows]))
+    sizes = set()
+    for token in target.ids[:rows].t():
+        sizes.add(sum(tensor.numel() for tensor in tensors(step.state)))
+        step = model.step(token, step.state)
+    assert len(sizes) == 1
+
+
+def test_a_source_longer_than_the_context_is_refused() -> None:
+    with pytest.raises(DataError, match="17 tokens does not fit into the context of 16"):
+        model_of().start(Sequences.full(torch.zeros(1, 17, dtype=torch.int64)))
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model = model_of(dropout=0.5)
+    assert torch.equal(model.logits(batch()), model.logits(batch()))
+    model.train()
+    assert not torch.equal(model.logits(batch()), model.logits(batch()))
+
+
+def test_a_model_that_writes_from_the_end_says_so() -> None:
+    assert reads_backwards(model_of(direction="right_to_left"))
+    assert not reads_backwards(model_of())
+
+
+# Learning
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_it_learns_to_copy_and_to_turn_round(turned: bool) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 6, "source_vocabulary": 6, "width": 32, "encoder_layers": 2, "dropout": 0.0}
+    model = FAT(FATConfig.parse(sizes))
+    learn(model, turned=turned, steps=200)
+    assert exact_matches(model, turned=turned) > 0.9
+
+
+# The hybrid forward pass
+
+
+@torch.no_grad()
+def test_nothing_is_skipped_before_anyone_has_counted() -> None:
+    model, counted = model_of(**SKIPPING), skipping_model()
+    torch.testing.assert_close(model.logits(batch()), model_of().logits(batch()))
+    assert not torch.allclose(counted.logits(batch()), model.logits(batch()))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("direction", ["left_to_right", "right_to_left"])
+def test_skipping_a_token_equals_attending_to_all_but_it(direction: str) -> None:
+    """All tokens stay where they are and are computed, but nothing may look at a rare one."""
+    model, (target, source) = skipping_model(direction=direction), batch()
+    full = model_of(direction=direction)
+    positions = torch.arange(5)[None]
+    if model.backwards:
+        positions = (source.lengths[:, None] - 1 - positions).clamp_min(0)
+    ends = torch.arange(5) == source.lengths[:, None] - 1
+    rare = torch.isin(source.ids, torch.tensor(RARE)) & ~ends
+    hidden = (rare | ~source.mask)[:, None, None]
+    x = full.tokens.embed_source(source.ids) + full.sinusoids[positions]
+    for layer in full.encoder:
+        x = layer(x, torch.zeros(3, 1, 1, 5, dtype=x.dtype).masked_fill(hidden, -torch.inf))
+    tokens = F.pad(target.ids, (1, 0), value=full.bos)[:, :-1]
+    looks = []
+    for layer in full.decoder:
+        keys, values = layer.remember(normalised(x))
+        offsets = (torch.arange(6)[:, None] - positions[:, None]).clamp(-2, 2) + 2
+        bias = layer.distances[offsets].permute(0, 3, 1, 2).masked_fill(hidden, -torch.inf)
+        looks.append(lambda q, k=keys, v=values, b=bias: F.scaled_dot_product_attention(q, k, v, b))
+    y = full.tokens.embed(tokens)
+    for layer, look in zip(full.decoder, looks, strict=True):
+        y, _ = layer(y, torch.zeros(3, 8, dtype=y.dtype), look)
+    torch.testing.assert_close(model.logits(batch()), full.readout(normalised(y)))
+
+
+@torch.no_grad()
+def test_which_rare_token_is_skipped_makes_no_difference() -> None:
+    model, (target, source) = skipping_model(), batch()
+    assert source.ids[0, 1] == RARE[0]
+    other = source.ids.clone()
+    other[0, 1] = RARE[1]
+    changed = Batch(target, Sequences(other, source.lengths))
+    torch.testing.assert_close(model.logits(changed), model.logits(batch()), rtol=0, atol=0)
+    assert not torch.allclose(model_of().logits(changed), model_of().logits(batch()))
+
+
+@torch.no_grad()
+def test_a_skipped_token_is_not_computed_and_not_looked_at() -> None:
+    model = skipping_model()
+    state = model.start(batch().source).state
+    assert state.source.lengths.tolist() == [3, 1, 1]  # of 5, 3 and 1
+    assert {keys.shape[2] for keys in state.source.keys} == {3}
+    assert state.source.positions[0].tolist() == [0, 2, 4]
+    maps = model.attention_maps(batch())
+    torch.testing.assert_close(maps.sum(-1), torch.ones_like(maps[..., 0]))
+    assert not maps[0, :, [1, 3]].any()
+
+
+@torch.no_grad()
+def test_the_end_of_a_source_is_never_skipped() -> None:
+    model = skipping_model()
+    source = Sequences(torch.tensor([[RARE[0], RARE[1]]]), torch.tensor([2]))
+    assert model.start(source).state.source.positions.tolist() == [[1]]
+
+
+def test_a_model_that_skips_has_every_property_of_a_model() -> None:
+    check_model(lambda: skipping_model(direction="right_to_left"))
+
+
+def test_a_survey_counts_source_tokens() -> None:
+    model = model_of(**SKIPPING)
+    model.survey([([1, 1, 2, 0], [1, 0]), ([2, 1, 0], [2, 0])])
+    assert model.source_frequency.tolist() == [2, 3, 2, 0, 0, 0, 0, 0, 0]
+
+
+# The shortlist
+
+LISTING = {"shortlist": {"partners": 2, "threshold": 0.5}}  # 0.5 · 7 = 3.5 times
+
+
+def listing_model(**settings: object) -> FAT:
+    """0, 1 and 2 are frequent; 3 and 4 come with source token 1, 5 with 4, and 6 with none."""
+    model = model_of(**LISTING, **settings)
+    assert model.shortlist is not None
+    partners = torch.full((SOURCE_VOCABULARY, 2), -1)
+    partners[1] = torch.tensor([3, 4])
+    partners[4, 0] = 5
+    model.shortlist.set(torch.arange(VOCABULARY) < 3, partners)
+    return model
+
+
+@torch.no_grad()
+def test_a_shortlisted_model_renormalises_over_the_list_of_its_source() -> None:
+    model = listing_model()
+    found = model.shortlisted().logits(batch()).softmax(-1)
+    whole = model.logits(batch()).softmax(-1)
+    for row, words in enumerate([[0, 1, 2, 3, 4, 5], [0, 1, 2], [0, 1, 2]]):
+        listed = torch.zeros(VOCABULARY, dtype=torch.bool)
+        listed[words] = True
+        assert not found[row, :, ~listed].any()
+        expected = whole[row][:, listed]
+        torch.testing.assert_close(found[row][:, listed], expected / expected.sum(-1, keepdim=True))
+
+
+@torch.no_grad()
+def test_what_a_list_leaves_out_cannot_be_said_and_the_rest_is_likelier() -> None:
+    model, (_, source) = listing_model(), batch()
+    within = Batch(Sequences.full(torch.tensor([[1, 5, 0]] * 3)), source)
+    limited = model.shortlisted().log_prob(within)
+    assert limited[0] > model.log_prob(within)[0]
+    assert limited[1:].tolist() == [-torch.inf] * 2
+
+
+def test_a_shortlisted_model_has_every_property_of_a_model() -> None:
+    reason = "it is made from a model that can be saved"
+    check_model(lambda: listing_model().shortlisted(), exceptions={"saving_keeps_every_bit": reason})
+
+
+def test_a_survey_lists_the_words_that_tell_most() -> None:
+    model = model_of(shortlist={"partners": 1, "threshold": 0.5})
+    pairs = [([1, 0], [3, 1, 2, 0]), ([1, 0], [3, 1, 2, 0]), ([1, 2, 0], [4, 1, 2, 0]), ([2, 0], [4, 1, 2, 0])]
+    model.survey(pairs)
+    assert model.shortlist is not None
+    assert model.shortlist.frequent.tolist() == [True, True, True, False, False, False, False]  # 4 times or more
+    assert model.shortlist.partners[:4, 0].tolist() == [3, 3, 4, -1]  # 0 stood beside both: the lower id
+
+
+def test_a_shortlist_that_was_never_set_lists_everything() -> None:
+    model = model_of(**LISTING)
+    torch.testing.assert_close(model.shortlisted().logits(batch()), model.logits(batch()))
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"width": 9}, "width 9 is not divisible by heads 2; try 8 or 10"),
+        ({"shortlist": {"partners": 5}}, "with a threshold of 0 no word is rare; set skip.threshold"),
+        ({"skip": {"treshold": 1}}, "did you mean 'threshold'?"),
+        ({"direction": "both"}, "'direction' has the value 'both'"),
+        ({"shared_embeddings": True}, "the source has 9 tokens, the target 7"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_explained(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        model_of(**settings)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_model_without_a_shortlist_says_how_to_have_one() -> None:
+    with pytest.raises(ConfigError, match=r"model\.shortlist\.partners"):
+        model_of().shortlisted()
