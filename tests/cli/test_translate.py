@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from chainrule.cli.align import rendered
 from chainrule.config import DataConfig, RunConfig
+from chainrule.decoding import Alignment
 from chainrule.runs import load
 from chainrule.testing import tiny_model
 from chainrule.tokenizers.words import Words
@@ -195,7 +197,17 @@ def test_align_prints_a_map_with_a_line_for_each_target_token(chainrule: Command
     *heads, x, y, z, end = chainrule(*words).out.rstrip("\n").split("\n")
     assert heads == ["  a b \ufffd ⏎"]
     assert [line[0] for line in (x, y, z, end)] == ["x", "y", "z", "⏎"]
-    assert len({x[2:], y[2:], z[2:], end[2:]}) > 1
+
+
+def test_a_map_in_characters_is_darker_where_more_was_looked_at() -> None:
+    weights = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])
+    assert rendered(Alignment(["ab", " c", ""], ["x", " yz", ""], weights)).split("\n") == [
+        "   a",
+        "   b c ⏎",
+        " x █",
+        "yz ░ ▒ ░",
+        " ⏎   ░ ▓",
+    ]
 
 
 def test_align_draws_the_models_own_translation(chainrule: Command, run: Path, tmp_path: Path) -> None:

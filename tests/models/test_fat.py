@@ -279,8 +279,11 @@ def test_what_a_list_leaves_out_cannot_be_said_and_the_rest_is_likelier() -> Non
 
 
 def test_a_shortlisted_model_has_every_property_of_a_model() -> None:
-    reason = "it is made from a model that can be saved"
-    check_model(lambda: listing_model().shortlisted(), exceptions={"saving_keeps_every_bit": reason})
+    exceptions = {
+        "saving_keeps_every_bit": "it is made from a model that can be saved",
+        "the_source_matters": "random targets have words that are not listed, and two infinities have no difference",
+    }
+    check_model(lambda: listing_model().shortlisted(), exceptions=exceptions)
 
 
 def test_a_survey_lists_the_words_that_tell_most() -> None:

@@ -137,13 +137,13 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
 
 def test_it_learns_to_turn_a_text_round() -> None:
     model = small_learner(heads=2)
-    learn(model, turned=True, steps=120)
+    learn(model, turned=True, steps=250)
     assert exact_matches(model, turned=True) > 0.9
 
 
 def test_copying_it_looks_at_what_it_copies() -> None:
     model = small_learner(heads=1)
-    learn(model, turned=False, steps=120)
+    learn(model, turned=False, steps=200)
     assert exact_matches(model, turned=False) > 0.9
     batch = pairs(model, 64, turned=False, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():

@@ -88,7 +88,7 @@ def test_the_score_of_pairs_is_what_the_model_says_of_each(words: dict[str, str]
     total, count = 0.0, 0
     for source, target in zip(sources, targets, strict=True):
         ids = torch.tensor([[*run.tokenizer.encode(target), run.tokenizer.eos]])
-        total -= float(run.model.log_prob(Batch(Sequences.full(ids), run.encode_source([source]))))
+        total -= run.model.log_prob(Batch(Sequences.full(ids), run.encode_source([source]))).item()
         count += ids.numel()
     found = run.score(data=words["valid_target"], source=words["valid_source"])
     assert found.nats_per_token == pytest.approx(total / count, rel=1e-5)

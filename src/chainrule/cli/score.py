@@ -152,7 +152,7 @@ def _bar() -> Iterator[Callable[[float], None]]:
     """A progress bar on stderr that leaves no trace."""
     from rich.progress import Progress
 
-    with Progress(console=errors, transient=True) as bar:
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("scoring", total=1.0)
         yield lambda share: bar.update(task, completed=share)
 

@@ -109,7 +109,8 @@ class Lines:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("translating"), BarColumn(24), TextColumn("{task.fields[lines]:,} lines"))
-        with Progress(*columns, TimeRemainingColumn(compact=True), console=errors, transient=True) as bar:
+        left = TimeRemainingColumn(compact=True)
+        with Progress(*columns, left, console=errors, transient=True, disable=not errors.is_terminal) as bar:
             task = bar.add_task("", total=self.total, lines=0)
             for number, found in enumerate(results, start=1):
                 bar.update(task, advance=self.waiting.popleft(), lines=number)

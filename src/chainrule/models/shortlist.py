@@ -108,6 +108,7 @@ class Shortlisted(Conditional, AutoregressiveModel):
 
     Config = TranslationConfig
     task = "translation"
+    config: TranslationConfig
     weight: Tensor  # (V, D): a row per word, which the readout of a family need not be
     bias: Tensor  # (V,)
 

@@ -9,7 +9,7 @@ On a CPU a step is one fused multiply and add over (B, D) numbers. Where they ar
 the speed of memory, and nothing that does more arithmetic is faster. Where they are few, calling costs more than
 computing, so the sequence is cut into blocks that take their steps side by side, each from zero; then h at the end
 of a block is added to the next one, shrunk by the product of its a (Blelloch, 1990). Cumulative products in log
-space and scans by doubling were 3 to 17 times as slow (`benchmarks/scan.py`); the former also divides by products
+space and scans by doubling were 2 to 16 times as slow (`benchmarks/scan.py`); the former also divides by products
 that underflow. Here there is no division, and with |a| ≤ 1 nothing can grow.
 
 Shape letters beside those of `chainrule.types`: C blocks, L steps in a block. Time comes first, so that a step is one

@@ -33,7 +33,8 @@ def scores(query: Tensor, key: Tensor) -> Tensor:
 def naive(query: Tensor, key: Tensor) -> Tensor:
     """What `scores` computes, as it is written, in one tensor (B, H, T, S, d): the reference."""
     passed = (query[:, :, :, None] + key[:, :, None]).relu()
-    return cast(Tensor, torch.linalg.vector_norm(passed, dim=-1)) * query.shape[-1] ** -0.5
+    length: Tensor = torch.linalg.vector_norm(passed, dim=-1)
+    return length.mul(query.shape[-1] ** -0.5)
 
 
 class _Scores(torch.autograd.Function):
