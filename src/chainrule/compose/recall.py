@@ -24,7 +24,7 @@ from chainrule.models.base import AutoregressiveModel, NeuralModel, readable
 from chainrule.types import Batch, Sequences, State, Step
 
 CHUNK = 256  # tokens that look at the memory at once
-EVIDENCE = 1 << 23  # numbers that a memory is fitted to
+EVIDENCE = 1 << 24  # numbers that a memory is fitted to
 STEPS = 30
 IMPOSSIBLE = -1e4  # nats: of an entry that does not count; −∞ would have no gradient
 
@@ -113,8 +113,12 @@ class Recall(AutoregressiveModel, Composite):
         return Step(self.model.readout(hidden), state)
 
     def extend(self, tokens: Tensor, state: State) -> Step:
-        glance = self.look(tokens, cast(RecallState, state))
-        return Step(self._combine(self.model.readout(glance.hidden), glance.scores, glance.values), glance.state)
+        found = []
+        for chunk in torch.split(tokens, CHUNK, dim=1):  # what a chunk sees of the memory is (B, K, M)
+            glance = self.look(chunk, cast(RecallState, state))
+            found.append(self._combine(self.model.readout(glance.hidden), glance.scores, glance.values))
+            state = glance.state
+        return Step(torch.cat(found, dim=1), state)
 
     def logits(self, batch: Batch) -> Tensor:
         ids = readable(batch.target)
