@@ -79,7 +79,7 @@ def compare(
 
     `minutes` is for the whole comparison; `tokens`, instead, is what each family may read. The figures are taken on
     `test`, or else on `valid`, or else on the last `held_out` of the data. Early stopping and the gates of mixtures
-    use other text: `valid` where `test` is given as well, else the end of the training text. `overrides` set what has
+    use other text: `valid` where `test` is given as well, else the start of the training text. `overrides` set what has
     no word of its own: ["gpt.model.width=192", "data.unit=documents"].
     """
     watcher = watcher or Watcher()
@@ -128,7 +128,8 @@ def splits(
         raise ConfigError(
             "a comparison reads its data in several processes, standard input only once; save it to a file"
         )
-    values: dict[str, Any] = {"train": data, "valid_fraction": GATE_SHARE, **settings}
+    # From the start: the text just before the held-out one is most like it, and all models should have read it.
+    values: dict[str, Any] = {"train": data, "valid_fraction": GATE_SHARE, "valid_at": "start", **settings}
     if test is not None:
         values |= {"test": test, **({} if valid is None else {"valid": valid})}
     elif valid is not None:

@@ -228,14 +228,15 @@ def prepare(
         if other is not None:
             warnings += [*other.warnings, *_shared(train, other, role)]
 
-    cuts: dict[str, float] = {}  # what is cut from the end of the training data, the very end first
+    cuts: dict[str, float] = {}  # what is cut from the training data, test data first
     if test is None and config.test_fraction is not None:
         cuts["test"], test = config.test_fraction, train
     if valid is None:
         cuts["validation"], valid = config.valid_fraction, train
     parts: dict[str, Part] = {}
     if cuts:
-        found = split(train, *cuts.values(), names=list(cuts), cache=cache, progress=stage("counting"))
+        early = "validation" if config.valid_at == "start" else None
+        found = split(train, *cuts.values(), names=list(cuts), at_start=early, cache=cache, progress=stage("counting"))
         parts = dict(zip(("training", *reversed(cuts)), found, strict=True))
     train_part = parts.get("training")
     if tokenizer is None:
