@@ -19,7 +19,7 @@ import torch
 from chainrule.comparison.analysis import analyse, count_words, interval
 from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, Finish, Splits, read_splits
 from chainrule.comparison.measure import decoding_speed, sample
-from chainrule.comparison.plan import MANY_TOKENS, Plan, language_families, make_plan
+from chainrule.comparison.plan import Plan, language_families, make_plan
 from chainrule.comparison.race import Race
 from chainrule.comparison.recommend import recommend
 from chainrule.comparison.report import render
@@ -37,7 +37,7 @@ DEFAULT_MINUTES = 10.0
 HELD_OUT = 0.1  # share of the data that the figures are taken on, where no other text is given for them
 GATE_SHARE = 0.05  # share of the training text kept back for stopping early and for fitting gates
 MIXTURE = "mixture"
-RECALLED = 2000  # tokens that parts of a mixture remember, where a token is a word
+RECALLED = 2000  # tokens that parts of a mixture remember
 LEAST_WEIGHT = 0.02  # of a part in a plain mixture; one that gets less is left out
 
 
@@ -215,7 +215,7 @@ def mixture(folder: ComparisonFolder, names: Sequence[str], texts: Splits, watch
         [folder.run(name) for name in parts],
         out=folder.run(MIXTURE),
         kind="ensemble",
-        recall=RECALLED if texts.vocabulary >= MANY_TOKENS else None,
+        recall=RECALLED,
         device="cpu",
         scored=False,
         reporter=_Relay(watcher),
