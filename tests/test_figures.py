@@ -53,8 +53,11 @@ def train_words(folder: Path, name: str, family: str, out: Path, **words: Any) -
 @pytest.mark.slow
 def test_an_lstm_of_the_penn_treebank_in_25_minutes_and_its_mixture_in_40(shared_data: Path, tmp_path: Path) -> None:
     ptb = shared_data / "ptb"
-    lstm = {"model": {"width": 200, "dropout": 0.2}}
-    run = train_words(ptb, "ptb.", "recurrent", tmp_path / "lstm", minutes=25, settings=lstm)
+    lstm = {
+        "model": {"width": 200, "dropout": 0.35},
+        "train": {"objective": "sampled", "noise": 2048, "batch_tokens": 640, "weight_decay": 0.03},
+    }
+    run = train_words(ptb, "ptb.", "recurrent", tmp_path / "lstm", minutes=25, threads=1, settings=lstm)
     assert run.info()["test"]["perplexity"] <= 115
     train_words(ptb, "ptb.", "ngram", tmp_path / "ngram")
     parts = [tmp_path / "lstm", tmp_path / "ngram"]
@@ -66,10 +69,10 @@ def test_an_lstm_of_the_penn_treebank_in_25_minutes_and_its_mixture_in_40(shared
 def test_a_mixture_of_wikitext_2_in_an_hour(shared_data: Path, tmp_path: Path) -> None:
     wikitext = shared_data / "wikitext-2"
     settings = {
-        "model": {"width": 256, "dropout": 0.2},
-        "train": {"objective": "sampled", "noise": 2048, "batch_tokens": 1024},
+        "model": {"width": 256, "dropout": 0.25},
+        "train": {"objective": "sampled", "noise": 2048, "batch_tokens": 1024, "weight_decay": 0.03},
     }
-    train_words(wikitext, "", "recurrent", tmp_path / "lstm", minutes=25, settings=settings)
+    train_words(wikitext, "", "recurrent", tmp_path / "lstm", minutes=25, threads=1, settings=settings)
     train_words(wikitext, "", "ngram", tmp_path / "ngram")
     parts = [tmp_path / "lstm", tmp_path / "ngram"]
     both = chainrule.mix(parts, out=tmp_path / "both", kind="ensemble", recall=2000)

@@ -52,6 +52,7 @@ class DataConfig(Settings):
     valid_fraction: float = Field(
         0.1, gt=0, lt=1, description="share cut from the end, before any test data, when `valid` is not given"
     )
+    valid_at: Literal["end", "start"] = Field("end", description="where that share is cut from")
     field: str = Field("text", description="the field of a JSON or Parquet record that holds the text")
     unit: Literal["auto", "stream", "documents"] = Field(
         "auto", description="one long text, or one sequence a line or record; auto: records are documents"
@@ -94,6 +95,8 @@ class DataConfig(Settings):
         """What a reader should know the validation or test data by."""
         if split == "test":
             return self.test or f"the last {self.test_fraction:g} of {self.train}"
+        if self.valid_at == "start":
+            return self.valid or f"the first {self.valid_fraction:g} of the training side of {self.train}"
         cut = "" if self.test or self.test_fraction is None else f", before the last {self.test_fraction:g}"
         return self.valid or f"the last {self.valid_fraction:g} of {self.train}{cut}"
 

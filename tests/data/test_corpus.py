@@ -259,6 +259,9 @@ def test_test_data_is_the_very_end_and_validation_data_the_end_of_what_is_left(t
     prepared = prepare(DataConfig(**settings), "bytes")
     decoded = [prepared.tokenizer.decode(part.tokens.tolist()) for part in prepared[1:4]]
     assert decoded == ["a" * 72, "b" * 8, "c" * 20]
+    early = prepare(DataConfig(**settings, valid_at="start"), "bytes")
+    decoded = [early.tokenizer.decode(part.tokens.tolist()) for part in early[1:4]]
+    assert decoded == ["a" * 64 + "b" * 8, "a" * 8, "c" * 20]
     given = prepare(DataConfig(**settings, valid=str(tmp_path / "a.txt")), "bytes")
     assert [len(part) for part in given[1:4]] == [80, 100, 20]
 

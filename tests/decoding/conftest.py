@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, AutoregressiveModel, NeuralModel, readable, shift_right
+from chainrule.models.base import Advance, AutoregressiveModel, Table, TabledReadout, readable, shift_right
 from chainrule.types import Batch, Sequences, Step
 
 VOCABULARY = 5
 
 
-class TinyGRU(NeuralModel):
+class TinyGRU(TabledReadout):
     """A recurrent model without a limit on the context; a source, if there is one, sets the initial state."""
 
     task = "language"
@@ -47,8 +47,8 @@ class TinyGRU(NeuralModel):
         tokens = shift_right(readable(batch.target), self.bos)
         return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
 
-    def readout(self, hidden):
-        return self.head(hidden)
+    def readout_table(self):
+        return Table(self.head.weight, self.head.bias)
 
 
 class Positional(AutoregressiveModel):

@@ -143,7 +143,8 @@ def test_tied_embeddings_are_the_readout(layout: str) -> None:
     tied, untied = tiny(layout, tied=True), tiny(layout, tied=False)
     assert sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters()) == VOCABULARY * 16
     hidden = torch.randn(5, 16, dtype=torch.float64)
-    torch.testing.assert_close(tied.readout(hidden), hidden @ tied.tokens.embed(torch.arange(VOCABULARY)).T)
+    bias = 0 if tied.bias is None else tied.bias
+    torch.testing.assert_close(tied.readout(hidden), hidden @ tied.tokens.embed(torch.arange(VOCABULARY)).T + bias)
     assert untied.readout(hidden).shape == (5, VOCABULARY)
 
 

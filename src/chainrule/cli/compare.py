@@ -122,7 +122,7 @@ def show(results: Results, out: Path) -> None:
     """The table, what failed, the sentence, and where the report is."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # 80 columns hold it
     table.add_column("model", no_wrap=True)
     columns = ("size", "bits/byte", "95 %", "perplexity", "trained\ntokens/s", "written\ntokens/s", "memory\nMB")
     for name in columns:

@@ -19,7 +19,7 @@ import torch
 from chainrule.comparison.analysis import analyse, count_words, interval
 from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, Finish, Splits, read_splits
 from chainrule.comparison.measure import decoding_speed, sample
-from chainrule.comparison.plan import MANY_TOKENS, Plan, language_families, make_plan
+from chainrule.comparison.plan import Plan, language_families, make_plan
 from chainrule.comparison.race import Race
 from chainrule.comparison.recommend import recommend
 from chainrule.comparison.report import render
@@ -37,7 +37,7 @@ DEFAULT_MINUTES = 10.0
 HELD_OUT = 0.1  # share of the data that the figures are taken on, where no other text is given for them
 GATE_SHARE = 0.05  # share of the training text kept back for stopping early and for fitting gates
 MIXTURE = "mixture"
-RECALLED = 2000  # tokens that parts of a mixture remember, where a token is a word
+RECALLED = 2000  # tokens that parts of a mixture remember
 LEAST_WEIGHT = 0.02  # of a part in a plain mixture; one that gets less is left out
 
 
@@ -79,7 +79,7 @@ def compare(
 
     `minutes` is for the whole comparison; `tokens`, instead, is what each family may read. The figures are taken on
     `test`, or else on `valid`, or else on the last `held_out` of the data. Early stopping and the gates of mixtures
-    use other text: `valid` where `test` is given as well, else the end of the training text. `overrides` set what has
+    use other text: `valid` where `test` is given as well, else the start of the training text. `overrides` set what has
     no word of its own: ["gpt.model.width=192", "data.unit=documents"].
     """
     watcher = watcher or Watcher()
@@ -128,7 +128,8 @@ def splits(
         raise ConfigError(
             "a comparison reads its data in several processes, standard input only once; save it to a file"
         )
-    values: dict[str, Any] = {"train": data, "valid_fraction": GATE_SHARE, **settings}
+    # From the start: the text just before the held-out one is most like it, and all models should have read it.
+    values: dict[str, Any] = {"train": data, "valid_fraction": GATE_SHARE, "valid_at": "start", **settings}
     if test is not None:
         values |= {"test": test, **({} if valid is None else {"valid": valid})}
     elif valid is not None:
@@ -214,7 +215,7 @@ def mixture(folder: ComparisonFolder, names: Sequence[str], texts: Splits, watch
         [folder.run(name) for name in parts],
         out=folder.run(MIXTURE),
         kind="ensemble",
-        recall=RECALLED if texts.vocabulary >= MANY_TOKENS else None,
+        recall=RECALLED,
         device="cpu",
         scored=False,
         reporter=_Relay(watcher),

@@ -16,7 +16,7 @@ from chainrule.data.corpus import Prepared
 from chainrule.models import FAMILIES, build, family
 from chainrule.models.base import NeuralModel
 
-TRAINING_SHARE = 0.75  # of the minutes of a comparison; the rest is for scoring, mixing and measuring
+TRAINING_SHARE = 0.7  # of the minutes of a comparison; the rest is for scoring, mixing and measuring
 WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)
 TOKENS_A_PARAMETER = 2.0  # seen in training: fewer and the model is too large for its budget, more and too small
 EFFICIENCY = 0.45  # share of the speed of a plain matrix product that training reaches

@@ -24,7 +24,7 @@ from chainrule.models.base import AutoregressiveModel, NeuralModel, readable
 from chainrule.types import Batch, Sequences, State, Step
 
 CHUNK = 256  # tokens that look at the memory at once
-EVIDENCE = 1 << 23  # numbers that a memory is fitted to
+EVIDENCE = 1 << 22  # numbers that a memory is fitted to
 STEPS = 30
 IMPOSSIBLE = -1e4  # nats: of an entry that does not count; −∞ would have no gradient
 
@@ -113,8 +113,12 @@ class Recall(AutoregressiveModel, Composite):
         return Step(self.model.readout(hidden), state)
 
     def extend(self, tokens: Tensor, state: State) -> Step:
-        glance = self.look(tokens, cast(RecallState, state))
-        return Step(self._combine(self.model.readout(glance.hidden), glance.scores, glance.values), glance.state)
+        found = []
+        for chunk in torch.split(tokens, CHUNK, dim=1):  # what a chunk sees of the memory is (B, K, M)
+            glance = self.look(chunk, cast(RecallState, state))
+            found.append(self._combine(self.model.readout(glance.hidden), glance.scores, glance.values))
+            state = glance.state
+        return Step(torch.cat(found, dim=1), state)
 
     def logits(self, batch: Batch) -> Tensor:
         ids = readable(batch.target)
@@ -206,9 +210,11 @@ class Sightings(NamedTuple):
     matches: Tensor  # (N, M) whether an entry holds that token
 
 
-def fit_recall(model: Recall, corpus: Corpus, *, progress: Callable[[float], None] | None = None) -> RecallFit:
+def fit_recall(
+    model: Recall, corpus: Corpus, *, seed: int = 0, progress: Callable[[float], None] | None = None
+) -> RecallFit:
     """Fit θ, δ, a and b in place, by L-BFGS, to text that the model was not trained on."""
-    seen = _gather(model, corpus, progress)
+    seen = _gather(model, corpus, seed, progress)
     parameters = [model.sharpness, model.fading, model.familiarity, model.bias]
     optimizer = torch.optim.LBFGS(parameters, max_iter=STEPS, line_search_fn="strong_wolfe")
 
@@ -231,19 +237,23 @@ def fit_recall(model: Recall, corpus: Corpus, *, progress: Callable[[float], Non
 
 
 @torch.no_grad()
-def _gather(model: Recall, corpus: Corpus, progress: Callable[[float], None] | None) -> Sightings:
-    """Read a corpus from its start, documents one after the other, as far as the evidence fits into memory."""
-    length = min(len(corpus), max(CHUNK, EVIDENCE // model.memory))
-    if length < 2:
-        raise DataError(f"{length} tokens are too few to fit a memory; give more validation data")
+def _gather(model: Recall, corpus: Corpus, seed: int, progress: Callable[[float], None] | None) -> Sightings:
+    """Read a corpus from its start, documents one after the other, and keep as many predictions as fit, at random."""
+    length = len(corpus) - 1
+    if length < 1:
+        raise DataError(f"{len(corpus)} tokens are too few to fit a memory; give more validation data")
+    chances = torch.rand(length, generator=torch.Generator().manual_seed(seed))
+    kept = chances <= chances.kthvalue(min(length, max(CHUNK, EVIDENCE // model.memory))).values
     found = []
     state = cast(RecallState, model.start().state)
-    for first in range(0, length - 1, CHUNK):
-        ids = torch.from_numpy(corpus.tokens[first : min(length, first + CHUNK + 1)].astype(np.int64)).to(model.device)
+    for first in range(0, length, CHUNK):
+        ids = torch.from_numpy(corpus.tokens[first : first + CHUNK + 1].astype(np.int64)).to(model.device)
         glance = model.look(ids[None, :-1], state)
-        targets, state = ids[1:], glance.state
-        own = F.log_softmax(model.model.readout(glance.hidden[0]), dim=-1).gather(1, targets[:, None])[:, 0]
-        found.append(Sightings(own, glance.scores[0], glance.values[0] == targets[:, None]))
+        state = glance.state
+        rows = kept[first : first + CHUNK].nonzero()[:, 0].to(model.device)
+        targets = ids[1:][rows]
+        own = F.log_softmax(model.model.readout(glance.hidden[0, rows]), dim=-1).gather(1, targets[:, None])[:, 0]
+        found.append(Sightings(own, glance.scores[0, rows], glance.values[0, rows] == targets[:, None]))
         if progress is not None:
             progress(min(1.0, (first + CHUNK) / length))
     return Sightings(*(torch.cat(column) for column in zip(*found, strict=True)))

@@ -269,7 +269,8 @@ def cut_off(
         cuts["validation"] = config.valid_fraction
     if not cuts:
         return {}
-    found = split(train, *cuts.values(), names=list(cuts), cache=cache, progress=progress)
+    early = "validation" if config.valid_at == "start" else None
+    found = split(train, *cuts.values(), names=list(cuts), at_start=early, cache=cache, progress=progress)
     return dict(zip(("training", *reversed(cuts)), found, strict=True))
 
 

@@ -46,23 +46,29 @@ def split(
     source: Source,
     *fractions: float,
     names: Sequence[str] = ("validation",),
+    at_start: str | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Part]:
-    """Cut shares from the end of a source, one after the other: what is left, then the parts in the order of the text.
+    """Cut shares from a source, one after the other: what is left, then the parts, the last one cut first.
 
-    Each fraction is a share of what the ones before it have left, by characters of a stream or else by documents; the
-    first one takes the very end. `names` say what the parts are for.
+    Each fraction is a share of what the ones before it have left, by characters of a stream or else by documents. It
+    is taken from the end, or from the start for the one of that name. `names` say what the parts are for.
     """
-    end = count(source, cache=cache, progress=progress)
+    first, last = 0, count(source, cache=cache, progress=progress)
     parts: list[Part] = []
     for fraction, name in zip(fractions, names, strict=True):
-        begin = int(end * (1 - Fraction(str(fraction))))  # exact, where 1 - 0.9 in floating point is less than 0.1
-        if not 0 < begin < end:
+        size = last - first
+        kept = int(size * (1 - Fraction(str(fraction))))  # exact, where 1 - 0.9 in floating point is less than 0.1
+        if not 0 < kept < size:
             what = "characters" if source.unit == "stream" else "documents"
             raise DataError(
-                f"{source.spec!r} has {end} {what}: too few to cut off {fraction:g} for {name}; give {name} data"
+                f"{source.spec!r} has {size} {what}: too few to cut off {fraction:g} for {name}; give {name} data"
             )
-        parts.insert(0, Part(begin, end))
-        end = begin
-    return [Part(0, end), *parts]
+        if name == at_start:
+            parts.insert(0, Part(first, last - kept))
+            first = last - kept
+        else:
+            parts.insert(0, Part(first + kept, last))
+            last = first + kept
+    return [Part(first, last), *parts]

@@ -42,7 +42,7 @@ class TokenTable(nn.Module):
     def readout(self, hidden: Tensor) -> Tensor:
         """(..., D) to (..., V)."""
         logits = times(hidden.flatten(0, -2), self.matrix[:, : self.vocabulary]) + self.bias
-        return logits.view(*hidden.shape[:-1], -1)
+        return logits.view(*hidden.shape[:-1], logits.shape[-1])
 
 
 class PairTable(TokenTable):
