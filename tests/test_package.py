@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import chainrule
-from chainrule.models import FAMILIES
+from chainrule.models import FAMILIES, PARALLEL_FAMILIES, family
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,12 +38,12 @@ def test_importing_the_models_does_not_need_an_extra() -> None:
     assert python(code).strip() == "set()"
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_family_says_what_it_is(family: str) -> None:
-    page = (ROOT / "docs" / "families" / f"{family}.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", sorted({**FAMILIES, **PARALLEL_FAMILIES}))
+def test_every_family_says_what_it_is(name: str) -> None:
+    page = (ROOT / "docs" / "families" / f"{name}.md").read_text(encoding="utf-8")
     assert "## When to use it" in page
     assert "chainrule train" in page
-    assert len(FAMILIES[family].summary()) > 20
+    assert len(family(name).summary()) > 20
 
 
 def test_the_demo_runs(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from chainrule.compose.composite import reads_backwards
 from chainrule.config import BUDGETS, RunConfig, TrainConfig, apply_overrides, read_toml
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.evaluation.likelihood import score
-from chainrule.material import HeldOut, Material, open_material
-from chainrule.models.base import Conditional, CountModel, NeuralModel
+from chainrule.material import HeldOut, Lessons, Material, open_material
+from chainrule.models.base import Branched, Conditional, CountModel, NeuralModel, ParallelModel, Trainable
 from chainrule.objectives import (
+    BranchLikelihood,
     Likelihood,
     Noise,
     NoiseContrastive,
@@ -30,6 +31,7 @@ from chainrule.objectives import (
 from chainrule.runs import Run, choose_device, load
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
+from chainrule.training.learner import Learner, WholeTargets
 from chainrule.training.loop import Trainer
 from chainrule.training.memory import keep_freed_memory
 from chainrule.training.progress import Recorder, Reporter
@@ -51,6 +53,7 @@ def train(
     test_target: str | None = None,
     tokenizer: str | None = None,
     source_tokenizer: str | None = None,
+    distil_from: str | Path | None = None,
     out: str | Path | None = None,
     minutes: float | None = None,
     steps: int | None = None,
@@ -69,6 +72,7 @@ def train(
     """Train a model of a family on data of your own; the words are those of `chainrule train`.
 
     A translation family learns from pairs: `data` that holds both sides, or a `source` and a `target` line by line.
+    With `distil_from`, a run that translates, it learns from what that run makes of the training sources.
 
     What has no word of its own is in `settings`, nested as in a config file: {"model": {"width": 256}, "train":
     {"batch_tokens": 8192}}, or in `overrides`: ["model.width=256"]. Later words win: the family's recipe, the config
@@ -76,7 +80,7 @@ def train(
     unless `scored` is false.
     """
     reporter = reporter or Reporter()
-    if not issubclass(kind_named(family), CountModel | NeuralModel):
+    if not issubclass(kind_named(family), CountModel | Trainable):
         raise TrainingError(f"a {family} is put together from trained runs; make it with: chainrule mix RUN1 RUN2 …")
     words = {
         "family": family,
@@ -90,6 +94,7 @@ def train(
             **_sides("valid-", "valid", valid, valid_source, valid_target),
             **_sides("test-", "test", None, test_source, test_target),
             "valid_fraction": valid_fraction,
+            "distil_from": None if distil_from is None else str(distil_from),
         },
         "train": {"minutes": minutes, "steps": steps, "epochs": epochs, "tokens": tokens},
     }
@@ -127,7 +132,7 @@ def train(
         material.lay_out(folder, complete)
         count(model, material.corpus, reporter)
         folder.write_weights(model)
-    elif isinstance(model, NeuralModel):
+    elif isinstance(model, NeuralModel | ParallelModel):
         trainer = _trainer(model, complete, material, folder, reporter)
         material.lay_out(folder, complete)
         if resumed and (saved := folder.last_state()) is not None:
@@ -167,7 +172,7 @@ def combine(
 def recipe(name: str) -> dict[str, Any]:
     """What a family says where the user says nothing."""
     kind = kind_named(name)
-    return {"train": dict(kind.recipe)} if issubclass(kind, NeuralModel) else {}
+    return {"train": dict(kind.recipe)} if issubclass(kind, Trainable) else {}
 
 
 def _over(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,20 +226,17 @@ def _new_folder(name: str) -> Path:
 
 
 def _trainer(
-    model: NeuralModel, config: RunConfig, material: Material, folder: RunFolder, reporter: Reporter
+    model: NeuralModel | ParallelModel, config: RunConfig, material: Material, folder: RunFolder, reporter: Reporter
 ) -> Trainer:
     settings = config.train
     corpus = material.corpus
     unigrams = Noise(corpus.counts(model.vocabulary))
     model.expect(unigrams.levels)
-    objective = _objective(settings, unigrams, model)
-    feed, learner = material.lessons(model, config, reporter)
+    lessons = material.lessons(model, config, reporter)
     return Trainer(
         model=model,
-        learner=learner(
-            model, objective, pieces=settings.accumulate, half=_half(settings, model), compiled=settings.compile
-        ),
-        feed=feed,
+        learner=_learner(model, lessons, settings, unigrams),
+        feed=lessons.feed,
         config=settings,
         folder=folder,
         recorder=Recorder(folder, tensorboard=settings.tensorboard),
@@ -245,6 +247,20 @@ def _trainer(
     )
 
 
+def _learner(model: NeuralModel | ParallelModel, lessons: Lessons, settings: TrainConfig, unigrams: Noise) -> Learner:
+    """What learns from the batches: by an objective of the user's choice, or by the model's own."""
+    pieces, half, compiled = settings.accumulate, _half(settings, model), settings.compile
+    if isinstance(model, NeuralModel):
+        objective = _objective(settings, unigrams, model)
+        return lessons.learner(model, objective, pieces=pieces, half=half, compiled=compiled)
+    if settings.objective != "likelihood":
+        raise ConfigError(
+            f"{type(model).__name__} has an objective of its own, and train.objective is {settings.objective!r}; "
+            "leave it out"
+        )
+    return WholeTargets(model, smoothing=settings.label_smoothing, pieces=pieces, half=half, compiled=compiled)
+
+
 NOISE_OBJECTIVES: dict[str, type[NoiseObjective]] = {"nce": NoiseContrastive, "sampled": SampledSoftmax}
 
 
@@ -252,10 +268,12 @@ def _objective(settings: TrainConfig, unigrams: Noise, model: NeuralModel) -> Ob
     if settings.objective in NOISE_OBJECTIVES:
         tabled(model)  # refused before anything is written
         return NOISE_OBJECTIVES[settings.objective](unigrams, settings.noise)
+    if isinstance(model, Branched) and model.branch_loss:
+        return BranchLikelihood(model.branch_loss, settings.label_smoothing)
     return SmoothedLikelihood(settings.label_smoothing) if settings.label_smoothing else Likelihood()
 
 
-def _half(settings: TrainConfig, model: NeuralModel) -> bool:
+def _half(settings: TrainConfig, model: Trainable) -> bool:
     """bfloat16 where it is asked for, or where the device has hardware for it."""
     if settings.precision == "auto":
         return model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -29,7 +29,7 @@ def card(name: str, about: Mapping[str, Any]) -> str:
     for split in ("validation", "test"):
         if (found := about[split]) is not None:
             lines += ["", f"## {split.capitalize()}: {found['data']}", "", "| figure | value |", "|---|---|"]
-            lines += [f"| {name} | {found[name]:,.6g} |" for name in FIGURES]
+            lines += [f"| {name} | {found[name]:,.6g} |" for name in FIGURES if found[name] is not None]
             protocol = ", ".join(f"{key} {value}" for key, value in found["protocol"].items() if value is not None)
             lines += ["", f"Protocol: {protocol}."]
     return "\n".join(lines) + "\n"
@@ -38,6 +38,8 @@ def card(name: str, about: Mapping[str, Any]) -> str:
 def _about_pairs(about: Mapping[str, Any]) -> list[str]:
     """Of a translation: its source, what cleaning has left, and BLEU at the last validation."""
     lines = [f"- given: {about['source']}"] if about["source"] else []
+    if about["distil_from"]:
+        lines.append(f"- learnt from the translations of: {about['distil_from']}")
     lines.append(f"- source vocabulary: {about['source_vocabulary']:,} ({about['source_tokenizer']})")
     for split, report in about["cleaning"].items():
         lines.append(f"- {split} pairs: {CleaningReport(**report).summary()}")

@@ -82,6 +82,9 @@ class DataConfig(Settings):
     )
     identical: Literal["keep", "drop"] = Field("keep", description="translation: training pairs of two equal sides")
     duplicates: Literal["keep", "drop"] = Field("drop", description="translation: repetitions of a training pair")
+    distil_from: str | None = Field(
+        None, description="translation: a run whose translations are learnt from in place of the training targets"
+    )
 
     @model_validator(mode="after")
     def _two_sides(self) -> Self:

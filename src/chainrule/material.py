@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple, Self, final
 
 from chainrule.compose import kind
@@ -13,17 +15,18 @@ from chainrule.compose.reverse import turned_corpus
 from chainrule.config import DataConfig, RunConfig, TrainConfig
 from chainrule.data.batching import Documents, Feed, Lanes, Pairs, Windows
 from chainrule.data.corpus import Corpus, Prepared, prepare
-from chainrule.data.parallel import PairedCorpus, PairTokenizers, PreparedPairs, prepare_pairs
+from chainrule.data.parallel import PairedCorpus, PairTokenizers, PreparedPairs, Rewrite, prepare_pairs
 from chainrule.decoding.sentences import Translator
 from chainrule.decoding.translation import Search
+from chainrule.distillation import distilled
 from chainrule.errors import ConfigError, MissingExtra
 from chainrule.evaluation.likelihood import protocol_for, score
 from chainrule.evaluation.translation import corpus_scores
-from chainrule.models.base import Conditional, EmbeddingConfig, NeuralModel
+from chainrule.models.base import Conditional, EmbeddingConfig, NeuralModel, ParallelModel
 from chainrule.models.shortlist import Surveys
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
-from chainrule.training.learner import CarriedSegments, Learner, WholeSequences
+from chainrule.training.learner import CarriedSegments, NextTokens, WholeSequences
 from chainrule.training.progress import Record, Reporter
 
 VALIDATION_PIECES = 16  # parts of a stream that are validated side by side while training
@@ -33,7 +36,7 @@ class Lessons(NamedTuple):
     """Batches, and what learns from such batches."""
 
     feed: Feed[Any]
-    learner: type[Learner]
+    learner: type[NextTokens]  # unless the model brings its own objective
 
 
 class HeldOut(NamedTuple):
@@ -51,6 +54,7 @@ class Material(ABC):
     source_tokenizer: Tokenizer | None = None
     corpus: Corpus  # what is predicted in training
     held_out: dict[str, HeldOut]  # "validation", and "test" where there is one
+    watched: HeldOut  # what training validates by
     warnings: tuple[str, ...]
 
     @property
@@ -63,11 +67,11 @@ class Material(ABC):
         """The settings with all that was found out about the data."""
 
     @abstractmethod
-    def lessons(self, model: NeuralModel, config: RunConfig, reporter: Reporter) -> Lessons:
+    def lessons(self, model: NeuralModel | ParallelModel, config: RunConfig, reporter: Reporter) -> Lessons:
         """How the data is fed to a model."""
 
     @abstractmethod
-    def measure(self, model: NeuralModel, config: RunConfig) -> Callable[[], Record]:
+    def measure(self, model: NeuralModel | ParallelModel, config: RunConfig) -> Callable[[], Record]:
         """Figures of the model at each validation, beyond its likelihood."""
 
     @abstractmethod
@@ -79,9 +83,9 @@ class Material(ABC):
         folder.lay_out(config, self.tokenizer, self.source_tokenizer)
 
     @final
-    def validate(self, model: NeuralModel, settings: TrainConfig) -> float:
+    def validate(self, model: NeuralModel | ParallelModel, settings: TrainConfig) -> float:
         """A quick look while training: a part of the validation data, read in parallel, windows without overlap."""
-        corpus, source, _ = self.held_out["validation"]
+        corpus, source, _ = self.watched
         protocol = protocol_for(
             model, corpus, stride=model.context, pieces=VALIDATION_PIECES, tokens=settings.validate_tokens
         )
@@ -93,7 +97,12 @@ def open_material(config: RunConfig, reporter: Reporter, *, stored: RunFolder | 
     if issubclass(kind(config.family), Conditional):
         known = None if stored is None else PairTokenizers(stored.source_tokenizer(), stored.tokenizer())
         pairs = prepare_pairs(
-            config.data, config.tokenizer, config.source_tokenizer, tokenizers=known, progress=reporter.preparing
+            config.data,
+            config.tokenizer,
+            config.source_tokenizer,
+            tokenizers=known,
+            rewrite=_rewrite(config, reporter),
+            progress=reporter.preparing,
         )
         return PairMaterial(pairs)
     _refuse_pairs(config)
@@ -106,11 +115,21 @@ def open_material(config: RunConfig, reporter: Reporter, *, stored: RunFolder | 
     return TextMaterial(prepared, config.data)
 
 
+def _rewrite(config: RunConfig, reporter: Reporter) -> Rewrite | None:
+    """Where the run is to learn from another one."""
+    teacher = config.data.distil_from
+    if teacher is None:
+        return None
+    progress = partial(reporter.preparing, f"translating by {Path(teacher).name}")
+    return lambda pairs: distilled(pairs, teacher, device=config.device, progress=progress)
+
+
 def _refuse_pairs(config: RunConfig) -> None:
     given = {
         "data.source": config.data.source,
         "data.valid_source": config.data.valid_source,
         "data.test_source": config.data.test_source,
+        "data.distil_from": config.data.distil_from,
         "source_tokenizer": config.source_tokenizer,
         "train.validate_bleu": config.train.validate_bleu,
     }
@@ -135,6 +154,7 @@ class TextMaterial(Material):
     def __init__(self, prepared: Prepared, config: DataConfig) -> None:
         self.tokenizer, self.corpus, self.warnings = prepared.tokenizer, prepared.train, prepared.warnings
         self.held_out = text_splits(config, prepared.valid, prepared.test)
+        self.watched = self.held_out["validation"]
         self._prepared, self._config = prepared, config
 
     @property
@@ -144,8 +164,9 @@ class TextMaterial(Material):
     def settings(self, config: DataConfig) -> DataConfig:
         return config.model_copy(update={"unit": self.corpus.unit})
 
-    def lessons(self, model: NeuralModel, config: RunConfig, reporter: Reporter) -> Lessons:
+    def lessons(self, model: NeuralModel | ParallelModel, config: RunConfig, reporter: Reporter) -> Lessons:
         """By documents, by windows where a model has a context, else by lanes."""
+        assert isinstance(model, NeuralModel)
         settings, corpus = config.train, self.corpus
         length = settings.segment or model.segment
         rows = max(1, settings.batch_tokens // length)
@@ -160,7 +181,7 @@ class TextMaterial(Material):
             )
         return Lessons(Windows(corpus, rows, length, config.seed), WholeSequences)
 
-    def measure(self, model: NeuralModel, config: RunConfig) -> Callable[[], Record]:
+    def measure(self, model: NeuralModel | ParallelModel, config: RunConfig) -> Callable[[], Record]:
         return dict
 
     def turned(self) -> TextMaterial:
@@ -186,6 +207,9 @@ class PairMaterial(Material):
             for name, pairs in splits.items()
             if pairs is not None
         }
+        self.watched = self.held_out["validation"]._replace(
+            corpus=prepared.watched.target, source=prepared.watched.source
+        )
         self._prepared = prepared
 
     @property
@@ -200,7 +224,7 @@ class PairMaterial(Material):
         super().lay_out(folder, config)
         folder.write_cleaning({split: asdict(report) for split, report in self._prepared.reports.items()})
 
-    def lessons(self, model: NeuralModel, config: RunConfig, reporter: Reporter) -> Lessons:
+    def lessons(self, model: NeuralModel | ParallelModel, config: RunConfig, reporter: Reporter) -> Lessons:
         assert isinstance(model, Conditional)
         self._require_one_vocabulary(model)
         if isinstance(model, Surveys):
@@ -218,7 +242,7 @@ class PairMaterial(Material):
             )
         return Lessons(feed, WholeSequences)
 
-    def _require_one_vocabulary(self, model: NeuralModel) -> None:
+    def _require_one_vocabulary(self, model: NeuralModel | ParallelModel) -> None:
         """One table of embeddings for two vocabularies of equal size would be one word for another."""
         shared = isinstance(model.config, EmbeddingConfig) and model.config.shared_embeddings
         if shared and self.source_tokenizer.to_json() != self.tokenizer.to_json():
@@ -227,7 +251,7 @@ class PairMaterial(Material):
                 "source_tokenizer, or set model.shared_embeddings=false"
             )
 
-    def measure(self, model: NeuralModel, config: RunConfig) -> Callable[[], Record]:
+    def measure(self, model: NeuralModel | ParallelModel, config: RunConfig) -> Callable[[], Record]:
         """BLEU and chrF of greedy translations of the first validation pairs."""
         there = find_spec("sacrebleu") is not None
         if config.train.validate_bleu and not there:
@@ -260,6 +284,7 @@ class PairMaterial(Material):
             self._prepared._replace(
                 train=turn(self._prepared.train),
                 valid=turn(self._prepared.valid),
+                watched=turn(self._prepared.watched),
                 test=None if test is None else turn(test),
             )
         )

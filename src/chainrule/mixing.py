@@ -67,7 +67,7 @@ def mix(
     opened = [load(path, device=device) for path in runs]
     _require_one_vocabulary(opened)
     held_out = _held_out(opened, valid, reporter)
-    parts = [run.model if recall is None else _remembering(run, recall, held_out, reporter) for run in opened]
+    parts = [run.autoregressive if recall is None else _remembering(run, recall, held_out, reporter) for run in opened]
     model = KINDS[kind].of(parts, gate=gate, weights=weights)
     config = RunConfig(
         family=kind,
@@ -95,9 +95,10 @@ def mix(
 
 def _remembering(run: Run, memory: int, held_out: HeldOut, reporter: Reporter) -> AutoregressiveModel:
     """The run's model with a memory that is fitted to the held-out text, if it is of a kind that can have one."""
-    if not can_recall(run.model):
-        return run.model
-    model = Recall.of(run.model, memory=memory)
+    part = run.autoregressive
+    if not can_recall(part):
+        return part
+    model = Recall.of(part, memory=memory)
     reporter.begin(f"fitting the memory of {run.path.name}")
     try:
         found = fit_recall(model, held_out.valid, progress=lambda share: reporter.update(share, {}))

@@ -3,6 +3,7 @@
 Objective
 ├── Likelihood            the chain rule itself
 ├── SmoothedLikelihood    ... with a share of the mass spread over the vocabulary
+├── BranchLikelihood      ... of a mixture and of its branches
 └── NoiseObjective        for large vocabularies: the true word against words drawn as noise
     ├── NoiseContrastive  is it text or noise?
     └── SampledSoftmax    which of these words is the true one?
@@ -28,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import NeuralModel, Scores, TabledReadout
+from chainrule.models.base import Branched, NeuralModel, Scores, TabledReadout
 
 
 class Objective(ABC):
@@ -73,6 +74,32 @@ class SmoothedLikelihood(Objective):
 
     def __call__(self, model: NeuralModel, hidden: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(model.readout(hidden), targets, reduction="sum", label_smoothing=self.epsilon)
+
+
+@final
+class BranchLikelihood(Objective, Reporting):
+    """−Σ log P of a mixture of two branches, and λ times that of either: −log P(x) − λ log P₁(x) − λ log P₂(x).
+
+    By P alone the branch that predicts better gets nearly all of the gradient, since that is shared out as the
+    branches' shares in P(x) are, and the other one never learns to predict.
+    """
+
+    def __init__(self, weight: float, epsilon: float = 0.0) -> None:
+        self.weight = weight  # λ
+        self.epsilon = epsilon  # of each target's mass, spread over the vocabulary
+
+    def __call__(self, model: NeuralModel, hidden: Tensor, targets: Tensor) -> Tensor:
+        assert isinstance(model, Branched)
+        branches = model.branch_log_probs(hidden)  # (2, N, V)
+        whole = self._loss(model.mix(branches, hidden), targets)
+        return whole + self.weight * (self._loss(branches[0], targets) + self._loss(branches[1], targets))
+
+    def _loss(self, log_probs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(log_probs, targets, reduction="sum", label_smoothing=self.epsilon)
+
+    def figures(self, model: NeuralModel, hidden: Tensor) -> dict[str, float]:
+        assert isinstance(model, Branched)
+        return {"gamma": float(model.shares(hidden).detach().mean())}
 
 
 class AliasTable:

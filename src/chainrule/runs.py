@@ -16,7 +16,7 @@ from chainrule.compose.composite import reads_backwards
 from chainrule.compose.reverse import turned_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.cleaning import sentence
-from chainrule.data.corpus import Corpus, encode_file
+from chainrule.data.corpus import Corpus, encode_file, prepare
 from chainrule.data.parallel import PairedCorpus, PairTokenizers, encode_pairs
 from chainrule.data.source import normalisation_of
 from chainrule.decoding import (
@@ -31,16 +31,23 @@ from chainrule.decoding import (
     stream,
     streamed,
 )
+from chainrule.decoding.drafts import Drafter, EitherDrafter, LookupDrafter, ModelDrafter, counted_draft
+from chainrule.decoding.plan_drafts import PlanDrafter
 from chainrule.decoding.sentences import LONGEST, WINDOW
-from chainrule.errors import ConfigError, DecodingError, RunError
+from chainrule.errors import ConfigError, DataError, DecodingError, RunError
 from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
 from chainrule.evaluation.translation import TranslationScore, score_translations
 from chainrule.evaluation.verify import Finding, verify
-from chainrule.models.base import AutoregressiveModel, Conditional, CountModel
+from chainrule.evaluation.verify_parallel import verify_parallel
+from chainrule.models.base import AutoregressiveModel, Conditional, CountModel, ParallelModel, Plans
+from chainrule.models.ngram import NGram
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.loop import Outcome
 from chainrule.types import Sequences
+
+SURE_END = 16
+"""Tokens at the end of a text that, where it holds them twice, say more about what comes than an n-gram does."""
 
 
 class Text(NamedTuple):
@@ -59,13 +66,23 @@ class Run:
     folder: RunFolder
     config: RunConfig
     tokenizer: Tokenizer
-    model: AutoregressiveModel
+    model: AutoregressiveModel | ParallelModel
     outcome: Outcome | None = None  # of the training that gave this object
     source_tokenizer: Tokenizer | None = None  # of a run that translates
 
     @property
     def path(self) -> Path:
         return self.folder.path
+
+    @property
+    def autoregressive(self) -> AutoregressiveModel:
+        """The model, as one that has a next token."""
+        if isinstance(self.model, ParallelModel):
+            raise DecodingError(
+                f"{str(self.path)!r} is a {self.config.family}, which writes all tokens at once and has no next one; "
+                "give a run of an autoregressive family, such as transformer"
+            )
+        return self.model
 
     # How likely?
 
@@ -107,9 +124,10 @@ class Run:
         alternatives: int = 5,
     ) -> list[TokenScore]:
         """Each token's surprisal and what the model expected instead."""
+        model = self.autoregressive
         corpus, given, _ = self.corpus(text, data, source)
-        protocol = protocol_for(self.model, corpus, stride=stride)
-        found = token_scores(self.model, corpus, protocol, source=given, alternatives=alternatives)
+        protocol = protocol_for(model, corpus, stride=stride)
+        found = token_scores(model, corpus, protocol, source=given, alternatives=alternatives)
         return found[::-1] if reads_backwards(self.model) else found
 
     def corpus(
@@ -170,17 +188,23 @@ class Run:
         beam: int | None = None,
         length_penalty: float = 1.0,
         allow_unknown: bool = False,
+        draft: Run | str | None = None,
         **sampling: Any,
     ) -> list[Text]:
-        """Continue a prompt `num` times: sampled (see `decoding.Sampling` for the settings), or by beam search."""
+        """Continue a prompt `num` times: sampled (see `decoding.Sampling` for the settings), or by beam search.
+
+        A `draft` makes sampling faster and changes nothing else (see `drafter`).
+        """
         if beam is None:
             words: dict[str, Any] = {"length": length, "num": num, "seed": seed, "stop": stop, **sampling}
-            texts = dict(self.stream(prompt, allow_unknown=allow_unknown, **words))
+            texts = dict(self.stream(prompt, allow_unknown=allow_unknown, draft=draft, **words))
             return [texts[row] for row in range(num)]
+        if draft is not None:
+            raise ConfigError("beam search follows many texts and needs no draft; leave out one of the two")
         if sampling:
             raise ConfigError(f"beam search does not sample; leave out {', '.join(sorted(sampling))}")
         [found] = beam_search(
-            self.model,
+            self.autoregressive,
             [self._prompt(prompt, allow_unknown)],
             width=max(beam, num),
             num=num,
@@ -201,6 +225,7 @@ class Run:
         seed: int = 0,
         stop: Sequence[str] = (),
         allow_unknown: bool = False,
+        draft: Run | str | None = None,
         show: Callable[[str], None] | None = None,
         **sampling: Any,
     ) -> Iterator[tuple[int, Text]]:
@@ -211,7 +236,7 @@ class Run:
         log_probs = [0.0] * num
         shown = 0
         for tokens in stream(
-            self.model,
+            self.autoregressive,
             [ids] * num,
             length=length,
             sampling=settings,
@@ -219,6 +244,7 @@ class Run:
             eos=self.tokenizer.eos,
             suppress=self._suppressed,
             stop=self._stopper(stop),
+            draft=None if draft is None else self.drafter(draft),
         ):
             for token in tokens:
                 log_probs[token.row] += token.log_prob
@@ -231,6 +257,31 @@ class Run:
                     shown = self._show(rows[0], done, shown, show, stop)
                 if done is not None:
                     yield token.row, done
+
+    def drafter(self, draft: Run | str) -> Drafter:
+        """Who guesses ahead: a smaller run; "ngram", counted in the training data; or "self", its text or plan."""
+        if draft == "self":
+            return PlanDrafter(self.autoregressive) if isinstance(self.model, Plans) else LookupDrafter()
+        if draft == "ngram":
+            return EitherDrafter(LookupDrafter(shortest=SURE_END), ModelDrafter(self._counted_draft()))
+        if isinstance(draft, str):
+            raise ConfigError(f"the draft is {draft!r}; give a run, 'ngram' or 'self'")
+        one_tokenizer = draft.tokenizer.to_json() == self.tokenizer.to_json()
+        if not one_tokenizer or reads_backwards(draft.model) != reads_backwards(self.model):
+            raise DecodingError(
+                f"{str(draft.path)!r} has another {'direction' if one_tokenizer else 'vocabulary'} than "
+                f"{str(self.path)!r}, so it cannot draft for it; give a run with the same tokenizer and direction"
+            )
+        return ModelDrafter(draft.autoregressive)
+
+    def _counted_draft(self) -> NGram:
+        try:
+            corpus = prepare(self.config.data, self.config.tokenizer, tokenizer=self.tokenizer).train
+        except DataError as error:
+            raise DecodingError(
+                f"an n-gram draft is counted in the training data, which cannot be read ({error}); draft with self"
+            ) from None
+        return counted_draft(corpus, self.model.vocabulary, backwards=reads_backwards(self.model))
 
     def _show(
         self, ids: list[int], done: Text | None, shown: int, show: Callable[[str], None], stop: Sequence[str]
@@ -372,6 +423,8 @@ class Run:
 
     def verify(self, *, seed: int = 0) -> list[Finding]:
         """The checks of every family, on this very model."""
+        if isinstance(self.model, ParallelModel):
+            return verify_parallel(self.model, seed=seed)
         return verify(self.model, seed=seed)
 
     def info(self) -> dict[str, Any]:
@@ -386,7 +439,7 @@ class Run:
             "parameters": parameters(self.model),
             "vocabulary": self.model.vocabulary,
             "context": self.model.context,
-            "reach": self.model.reach,
+            "reach": self.model.reach if isinstance(self.model, AutoregressiveModel) else None,
             "tokenizer": self.config.tokenizer,
             "tokenizer_note": self.tokenizer.note,
             **self._about_pairs(),
@@ -404,6 +457,7 @@ class Run:
             return {}
         return {
             "source": self.config.data.source,
+            "distil_from": self.config.data.distil_from,
             "source_vocabulary": self.source_tokenizer.vocabulary,
             "source_tokenizer": self.config.source_tokenizer or self.config.tokenizer,
             "cleaning": self.folder.cleaning(),

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from chainrule.decoding import GREEDY, Sampling, choose
 from chainrule.decoding.choose import (
-    Uniforms,
+    Gumbels,
     draw,
     keep_min_p,
     keep_top_k,
@@ -20,6 +20,11 @@ CPU = torch.device("cpu")
 rows_of_logits = st.lists(
     st.lists(st.integers(-20, 20).map(lambda n: n / 4), min_size=6, max_size=6), min_size=1, max_size=3
 ).map(lambda rows: torch.tensor(rows, dtype=torch.float64))
+
+
+def noise(rows, vocabulary, seed=0):
+    """(rows, V) Gumbel noise."""
+    return Gumbels([seed], vocabulary, CPU).ahead(rows)[0]
 
 
 def kept(filtered, logits):
@@ -80,41 +85,33 @@ def test_settings_are_applied_in_the_documented_order():
     # the penalty turns 4 into 2, level with id 3; without id 5 and at temperature 2 the three best are 1, 2 and (0, 3)
     tempered = torch.tensor([3.9, 3.0, 2.0, 2.0], dtype=torch.float64) / 2
     assert tempered.softmax(-1)[:2].sum() < 0.7 < tempered.softmax(-1)[:3].sum()  # so the nucleus is 1, 2 and 0
-    chosen = {
-        choose(
-            logits,
-            sampling,
-            torch.tensor([u], dtype=torch.float64),
-            seen=seen,
-            suppressed=torch.tensor([5]),
-        ).item()
-        for u in torch.linspace(0, 0.9999, 200).tolist()
-    }
-    assert chosen == {0, 1, 2}
+    chosen = choose(
+        logits.expand(500, -1), sampling, noise(500, 6), seen=seen.expand(500, -1), suppressed=torch.tensor([5])
+    )
+    assert set(chosen.tolist()) == {0, 1, 2}
 
 
 def test_greedy_takes_the_first_of_the_likeliest():
     logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, 1.0, 0.0]])
-    assert choose(logits, GREEDY, torch.zeros(2)).tolist() == [1, 0]
+    assert choose(logits, GREEDY, None).tolist() == [1, 0]
 
 
 def test_a_suppressed_id_is_never_chosen():
     logits = torch.tensor([[9.0, 1.0, 0.0]])
     suppressed = torch.tensor([0])
-    assert choose(logits, GREEDY, torch.zeros(1), suppressed=suppressed).item() == 1
-    for u in (0.0, 0.5, 1 - 2**-53):
-        assert choose(logits, Sampling(), torch.tensor([u], dtype=torch.float64), suppressed=suppressed).item() != 0
+    assert choose(logits, GREEDY, None, suppressed=suppressed).item() == 1
+    assert set(choose(logits.expand(500, -1), Sampling(), noise(500, 3), suppressed=suppressed).tolist()) == {1, 2}
 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.sampled_from([-math.inf, -3.0, 0.0, 0.1, 7.0]), min_size=2, max_size=40),
-    st.sampled_from([0.0, 0.1, 0.5, 0.9, 1 - 2**-53]),
+    st.lists(st.sampled_from([-math.inf, -300.0, 0.0, 0.1, 7.0]), min_size=2, max_size=40),
+    st.integers(0, 1000),
 )
-def test_no_number_however_close_to_one_draws_a_token_without_mass(row, uniform):
+def test_a_token_without_mass_is_never_drawn(row, seed):
     row = [*row, 0.0, -math.inf]
-    chosen = draw(torch.tensor([row]), torch.tensor([uniform], dtype=torch.float64)).item()
-    assert row[chosen] > -math.inf
+    for chosen in draw(torch.tensor([row]).expand(20, -1), noise(20, len(row), seed)).tolist():
+        assert row[chosen] > -math.inf
 
 
 PROBABILITIES = torch.tensor([0.4, 0.25, 0.2, 0.1, 0.04, 0.01], dtype=torch.float64)
@@ -128,31 +125,45 @@ def chi_square(ids, probabilities):
 
 
 def test_tokens_are_drawn_as_often_as_the_model_says_along_one_seed():
-    uniforms = Uniforms([3], CPU)
-    logits = PROBABILITIES.log()[None]
-    ids = torch.cat([choose(logits, Sampling(), uniforms.draw()) for _ in range(5000)])
+    ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(), noise(5000, 6, seed=3))
     assert chi_square(ids, PROBABILITIES) < CRITICAL
 
 
 def test_tokens_are_drawn_as_often_as_the_model_says_across_consecutive_seeds():
-    uniforms = Uniforms(range(5000), CPU).draw()
-    ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(), uniforms)
+    gumbels = Gumbels(range(5000), 6, CPU).ahead(1)[:, 0]
+    ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(), gumbels)
     assert chi_square(ids, PROBABILITIES) < CRITICAL
 
 
 def test_temperature_draws_from_the_sharpened_distribution():
-    uniforms = Uniforms(range(5000), CPU).draw()
-    ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(temperature=0.5), uniforms)
+    ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(temperature=0.5), noise(5000, 6))
     sharpened = PROBABILITIES**2 / (PROBABILITIES**2).sum()
     assert chi_square(ids, sharpened) < CRITICAL < chi_square(ids, PROBABILITIES)
 
 
 def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it():
-    together, alone = Uniforms([5, 9, 7], CPU), Uniforms([7], CPU)
+    together, alone = Gumbels([5, 9, 7], 3, CPU), Gumbels([7], 3, CPU)
     for step in range(200):
         if step == 100:
             together.keep([0, 2])
-        assert together.draw()[-1] == alone.draw()[0]
+        assert torch.equal(together.ahead(1 + step % 5)[-1, 0], alone.ahead(1)[0, 0])
+        together.pass_by([1] * (2 if step >= 100 else 3))
+        alone.pass_by([1])
+
+
+def test_rows_may_pass_their_positions_at_different_speeds():
+    rows, whole = Gumbels([1, 2], 4, CPU), Gumbels([1, 2], 4, CPU).ahead(300)
+    for step in range(70):
+        assert torch.equal(rows.ahead(3)[0], whole[0, step : step + 3])
+        assert torch.equal(rows.ahead(3)[1], whole[1, 4 * step : 4 * step + 3])
+        rows.pass_by([1, 4])
+
+
+def test_like_distributions_drawn_by_the_same_noise_mostly_agree():
+    other = torch.tensor([0.3, 0.3, 0.2, 0.1, 0.05, 0.05], dtype=torch.float64)
+    apart = (PROBABILITIES - other).abs().sum().item() / 2  # total variation
+    one, two = (draw(p.log().expand(5000, -1), noise(5000, 6)) for p in (PROBABILITIES, other))
+    assert (1 - apart) / (1 + apart) - 0.01 < (one == two).double().mean() < 1 - apart
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.models.base import NeuralModel
+from chainrule.models.base import DensityModel, NeuralModel
 from chainrule.types import Batch, Sequences
 
 EOS = 0
 LONGEST = 5
 
 
-def pairs(model: NeuralModel, rows: int, *, turned: bool, generator: torch.Generator) -> Batch:
+def pairs(model: DensityModel, rows: int, *, turned: bool, generator: torch.Generator) -> Batch:
     """Random texts of one to five tokens, then EOS, on both sides."""
     lengths = torch.randint(1, LONGEST + 1, (rows,), generator=generator)
     ids = torch.randint(1, model.vocabulary, (rows, LONGEST + 1), generator=generator)

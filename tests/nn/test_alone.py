@@ -65,11 +65,34 @@ def test_attention_one_token_after_the_other_is_causal_attention_over_all() -> N
         same(cache.attend(*now), expected[:, position].reshape(-1))
 
 
+def test_attention_of_several_tokens_after_others_is_causal_attention_over_all() -> None:
+    heads, length, width = 2, 7, 4
+    query, key, value = (random(1, heads, length, width, seed=seed) for seed in range(3))
+    expected = CausalAttention()(query, key, value)[0]  # (H, T, D)
+    keys, values = np.full((2, heads, 10, width), np.nan)
+    for position, end in ((0, 3), (3, 7)):
+        now = (tensor[0, :, position:end].numpy() for tensor in (query, key, value))
+        found = alone.Cache(keys, values, position).attend(*now)
+        same(found, expected[:, position:end].transpose(0, 1).reshape(end - position, -1))
+
+
+def test_several_tokens_are_split_into_heads_and_turned_like_each_alone() -> None:
+    rotary = Rotary(8, capacity=10).double()
+    cosine, sine = rotary.cosine.numpy(), rotary.sine.numpy()
+    x = random(3, 2 * 2 * 8).numpy()  # 3 tokens: 2 parts of 2 heads
+    together = alone.Turn(cosine[4:7], sine[4:7])(alone.in_heads(x, 2, 2))
+    for place in range(3):
+        turn = alone.Turn(cosine[4 + place], sine[4 + place])
+        np.testing.assert_allclose(together[:, :, place], turn(alone.in_heads(x[place], 2, 2)), atol=1e-12)
+
+
 def test_only_a_single_token_without_gradients_on_the_cpu_goes_alone() -> None:
     one, two = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.int64)
     assert not alone.can_go_alone(one, torch.zeros(1))
     with torch.no_grad():
         assert alone.can_go_alone(one, torch.zeros(1))
         assert not alone.can_go_alone(two, torch.zeros(1))
+        assert alone.can_go_alone(two, torch.zeros(1), most=2)
+        assert not alone.can_go_alone(two.T, torch.zeros(1), most=2)
         assert not alone.can_go_alone(one, torch.zeros(1, dtype=torch.bfloat16))
         assert not alone.can_go_alone(one, torch.zeros(1, device="meta"))

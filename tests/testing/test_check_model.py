@@ -225,6 +225,14 @@ def small_seq2seq() -> Seq2SeqConfig:
     return Seq2SeqConfig(vocabulary=5, source_vocabulary=6, layers=1, width=6)
 
 
+class ForgetsTooMuch(GPT):
+    """Takes back twice what it should."""
+
+    def rewind(self, state: State, counts: Tensor) -> Any:
+        kept = super().rewind(state, 2 * counts)
+        return kept._replace(positions=kept.positions.clamp(min=1))
+
+
 BUGS = {
     "logits_have_the_right_form": lambda: shaken(WrongShape(small_gpt())),
     "probabilities_sum_to_one": lambda: shaken(Unnormalised(small_gpt())),
@@ -241,6 +249,7 @@ BUGS = {
     "a_resumed_run_is_the_uninterrupted_one": lambda: shaken(DrawsFromElsewhere(small_gpt())),
     "building_twice_gives_one_model": lambda: shaken(AnotherEachTime(small_gpt())),
     "padding_of_the_source_does_not_matter": lambda: shaken(LooksPastTheEnd(small_transformer())),
+    "drafts_change_nothing": lambda: shaken(ForgetsTooMuch(small_gpt())),
     "the_source_matters": lambda: shaken(IgnoresTheSource(small_seq2seq())),
 }
 

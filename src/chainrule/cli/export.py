@@ -33,7 +33,7 @@ def export(
 
     opened = open_run(run, device="cpu")
     writer = export_huggingface if to is Form.hf else export_arpa
-    files = [str(file) for file in writer(opened.model, opened.tokenizer, out)]
+    files = [str(file) for file in writer(opened.autoregressive, opened.tokenizer, out)]
     if json:
         print_json(files)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +36,15 @@ def generate(
     length_penalty: Annotated[
         float, typer.Option(help="With --beam: log P is divided by (generated length)^penalty.")
     ] = 1.0,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN|ngram|self",
+            help="The same text, sooner: let a smaller run, an n-gram of the training data or the text itself guess "
+            "ahead.",
+            show_default=False,
+        ),
+    ] = None,
     num: Annotated[int, typer.Option(min=1, help="How many texts.")] = 1,
     seed: Annotated[int, typer.Option(help="Text i is drawn with seed + i.")] = 0,
     stop: Annotated[
@@ -64,6 +74,8 @@ def generate(
             raise ConfigError(f"--greedy and {other} exclude each other; leave one out")
         given["greedy"] = True
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    if draft is not None:
+        given["draft"] = draft if draft in ("ngram", "self") else open_run(Path(draft), device=device)
     common: dict[str, Any] = {
         "length": length, "num": num, "seed": seed, "stop": stop or [], "allow_unknown": allow_unknown, **given
     }  # fmt: skip

@@ -19,12 +19,13 @@ def models(
     json: Json = False,
 ) -> None:
     """List the families: name, task and what each one is. With a FAMILY, list what can be set with --set."""
-    from chainrule.models import FAMILIES
+    from chainrule.models import FAMILIES, PARALLEL_FAMILIES
 
     if family is not None:
         _settings(family, json)
         return
-    rows = [{"name": name, "task": kind.task, "summary": kind.summary()} for name, kind in FAMILIES.items()]
+    known = {**FAMILIES, **PARALLEL_FAMILIES}
+    rows = [{"name": name, "task": kind.task, "summary": kind.summary()} for name, kind in known.items()]
     if json:
         print_json(rows)
         return

@@ -23,10 +23,11 @@ from chainrule.cli.options import (
     print_table,
     score_rows,
 )
-from chainrule.cli.translate import BatchSize, Beam, LengthPenalty
+from chainrule.cli.translate import BatchSize, Beam, LengthCandidates, LengthPenalty, Passes
 from chainrule.errors import ConfigError
 
 if TYPE_CHECKING:
+    from chainrule.decoding import Search
     from chainrule.evaluation.likelihood import TokenScore
     from chainrule.runs import Run
 
@@ -58,6 +59,8 @@ def score(
     ] = None,
     beam: Beam = 5,
     length_penalty: LengthPenalty = 1.0,
+    passes: Passes = None,
+    length_candidates: LengthCandidates = None,
     batch: BatchSize = 32,
     target_language: Annotated[
         str | None, typer.Option(help="With --task translation: zh lets BLEU cut Chinese.", show_default=False)
@@ -93,7 +96,10 @@ def score(
         if source is None or references is None or text is not None or data is not None:
             raise ConfigError("--task translation takes the files --source and --references, and no --text or --data")
         opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
-        settings = {"beam": beam, "length_penalty": length_penalty}
+        settings = {
+            "beam": beam, "length_penalty": length_penalty,
+            "passes": passes, "length_candidates": length_candidates,
+        }  # fmt: skip
         _score_translations(opened, Path(source), references, settings, batch, target_language, json=json)
         return
     if references is not None:
@@ -135,7 +141,18 @@ def _score_translations(
     if json:
         print_json(found)
         return
-    print_table({**found, "search": f"beam {search.beam}, length penalty {search.length_penalty:g}"})
+    print_table({**found, "search": _how(run, search)})
+
+
+def _how(run: Run, search: Search) -> str:
+    """How the translations were looked for, in a few words."""
+    from chainrule.decoding.parallel import effort_of
+    from chainrule.models.base import ParallelModel
+
+    if isinstance(run.model, ParallelModel):
+        effort = effort_of(run.model, search)
+        return f"in parallel: passes {effort.passes}, lengths {effort.lengths}"
+    return f"beam {search.beam}, length penalty {search.length_penalty:g}"
 
 
 def _lines(path: Path) -> list[str]:

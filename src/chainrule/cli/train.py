@@ -69,6 +69,14 @@ def train(
         str | None,
         typer.Option(help="A vocabulary for the source alone; by default both sides share one.", show_default=False),
     ] = None,
+    distil_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="To translate: learn from what this run makes of the training sources, and not from their targets.",
+            show_default=False,
+        ),
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Budget in minutes; the schedule follows the clock.", show_default=False)
     ] = None,
@@ -121,6 +129,7 @@ def train(
         test_target=test_target,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
+        distil_from=distil_from,
         out=out,
         minutes=minutes,
         steps=steps,

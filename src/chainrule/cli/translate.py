@@ -29,6 +29,16 @@ Normaliser = Annotated[str, typer.Option(help="power: log P / length^A; wu: log 
 CoveragePenalty = Annotated[
     float, typer.Option(min=0, help="How much it counts against a translation what its attention has left out.")
 ]
+Passes = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Parallel models: passes over a translation; by default the model's own.", show_default=False
+    ),
+]
+LengthCandidates = Annotated[
+    int | None,
+    typer.Option(min=1, help="Parallel models that choose a length: how many they try.", show_default=False),
+]
 BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Lines that are searched at once.")]
 
 
@@ -39,6 +49,8 @@ def translate(
     length_penalty: LengthPenalty = 1.0,
     normaliser: Normaliser = "power",
     coverage_penalty: CoveragePenalty = 0.0,
+    passes: Passes = None,
+    length_candidates: LengthCandidates = None,
     copy_unknown: Annotated[
         bool,
         typer.Option("--copy-unknown", help="Write an unknown word as the source word that the model looked at most."),
@@ -66,6 +78,7 @@ def translate(
         {
             "beam": max(beam, n_best), "n_best": n_best, "length_penalty": length_penalty,
             "normaliser": normaliser, "coverage_penalty": coverage_penalty,
+            "passes": passes, "length_candidates": length_candidates,
         }
     )  # fmt: skip
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)

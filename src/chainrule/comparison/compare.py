@@ -221,7 +221,9 @@ def mixture(folder: ComparisonFolder, names: Sequence[str], texts: Splits, watch
         reporter=_Relay(watcher),
     )
     seconds = time.monotonic() - began
-    found = surprisals(run.model, texts.held_out[TEST], progress=lambda share: watcher.stage("scoring mixture", share))
+    found = surprisals(
+        run.autoregressive, texts.held_out[TEST], progress=lambda share: watcher.stage("scoring mixture", share)
+    )
     folder.keep_surprisals(MIXTURE, TEST, found)
     finishes = [finish for name in parts if (finish := folder.finish(name)) is not None]
     finish = Finish(

@@ -48,7 +48,7 @@ def run_leg(path: Path, name: str) -> None:
         raise SystemExit(STOPPED)
     prepared = read_splits(run)
     for split, corpus in prepared.held_out.items():
-        folder.keep_surprisals(name, split, surprisals(run.model, corpus))
+        folder.keep_surprisals(name, split, surprisals(run.autoregressive, corpus))
     finish = Finish(
         seconds=run.outcome.seconds if run.outcome else seconds,
         tokens=run.outcome.tokens if run.outcome else len(prepared.train),

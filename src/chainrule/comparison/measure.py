@@ -30,7 +30,7 @@ def _speed(run: Run, corpus: Corpus, seconds: float) -> float:
     prompt = [int(token) for token in corpus.tokens[:PROMPT]]
     length = WARM_UP + LONGEST
     written, began = 0, 0.0
-    for _ in stream(run.model, [prompt], length=length, sampling=Sampling(), seeds=[0]):
+    for _ in stream(run.autoregressive, [prompt], length=length, sampling=Sampling(), seeds=[0]):
         written += 1
         now = time.perf_counter()
         if written == WARM_UP:

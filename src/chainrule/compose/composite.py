@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import AutoregressiveModel, Directed
+from chainrule.models.base import AutoregressiveModel, DensityModel, Directed, ParallelModel
 
 
 class Composite(Directed):
@@ -23,7 +23,7 @@ class Composite(Directed):
         return all(reads_backwards(part) for part in self.components)
 
 
-def reads_backwards(model: AutoregressiveModel) -> bool:
+def reads_backwards(model: DensityModel) -> bool:
     """Whether a text must be turned round before this model reads it."""
     return isinstance(model, Directed) and model.backwards
 
@@ -41,7 +41,7 @@ def build_part(settings: Mapping[str, Any], vocabulary: int, *, where: str) -> A
             "models of one vocabulary can be put together"
         )
     part = build(settings["family"], own, where=where)
-    if part.task != "language":
+    if isinstance(part, ParallelModel) or part.task != "language":
         raise ConfigError(f"'{where}' is a model of {part.task}s; composites are made of language models")
     return part
 

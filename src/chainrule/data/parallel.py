@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,6 +76,10 @@ class PairedCorpus:
         )
 
 
+Rewrite = Callable[[CleanPairs], CleanPairs]
+"""Gives the same sources other targets."""
+
+
 class PreparedPairs(NamedTuple):
     """All that training of a translation model and its measurements read."""
 
@@ -83,6 +87,7 @@ class PreparedPairs(NamedTuple):
     train: PairedCorpus
     valid: PairedCorpus
     test: PairedCorpus | None
+    watched: PairedCorpus  # what training validates by: `valid`, rewritten where the training pairs are
     shown: list[Pair]  # the first validation pairs as text, for BLEU while training
     languages: Pair  # codes, empty where nothing tells
     names: dict[str, str]  # what a reader should know the validation and test data by
@@ -96,6 +101,7 @@ def prepare_pairs(
     source_tokenizer_spec: str | None = None,
     *,
     tokenizers: PairTokenizers | None = None,
+    rewrite: Rewrite | None = None,
     cache: Path | None = None,
     progress: Report | None = None,
 ) -> PreparedPairs:
@@ -103,7 +109,8 @@ def prepare_pairs(
 
     The second time everything is in the cache. Validation and test data are found as `corpus.prepare` finds them, and
     beyond that a test split that comes with the training data is used. One vocabulary serves both sides, unless
-    `config.separate` or a spec of the source's own asks for two.
+    `config.separate` or a spec of the source's own asks for two. With `rewrite`, other targets are learnt from; the
+    vocabularies stay those of the pairs as they are.
     """
 
     def stage(name: str) -> Progress | None:
@@ -131,15 +138,17 @@ def prepare_pairs(
         else:
             own = build(source_tokenizer_spec or tokenizer_spec, [train.source])
             tokenizers = PairTokenizers(own, build(tokenizer_spec, [train.target]))
-    encoded = {
-        split: PairedCorpus.build(pairs, tokenizers, parts.get(split), cache=cache, progress=stage(f"{split} data"))
-        for split, pairs in (("training", train), *splits.items())
-    }
+
+    def encode(split: str, pairs: CleanPairs) -> PairedCorpus:
+        return PairedCorpus.build(pairs, tokenizers, parts.get(split), cache=cache, progress=stage(f"{split} data"))
+
+    encoded = {split: encode(split, pairs) for split, pairs in splits.items()}
     return PreparedPairs(
         tokenizers,
-        encoded["training"],
+        encode("training", train if rewrite is None else rewrite(train)),
         encoded["validation"],
         encoded.get("test"),
+        encoded["validation"] if rewrite is None else encode("validation", rewrite(splits["validation"])),
         shown=splits["validation"].first(SHOWN, parts["validation"].start if "validation" in parts else 0),
         languages=origin.languages,
         names={split: others[split].spec if split in others else config.named(split) for split in splits},

@@ -3,14 +3,20 @@
 from chainrule.decoding.agreement import agreed
 from chainrule.decoding.beam import beam_search
 from chainrule.decoding.choose import GREEDY, Sampling, choose
+from chainrule.decoding.drafts import Drafter, EitherDrafter, LookupDrafter, ModelDrafter
 from chainrule.decoding.generate import Generation, Token, generate, stream
+from chainrule.decoding.parallel import write
 from chainrule.decoding.sentences import Alignment, Translated, Translator, streamed
 from chainrule.decoding.translation import Search, Translation, translate
 
 __all__ = [
     "GREEDY",
     "Alignment",
+    "Drafter",
+    "EitherDrafter",
     "Generation",
+    "LookupDrafter",
+    "ModelDrafter",
     "Sampling",
     "Search",
     "Token",
@@ -24,4 +30,5 @@ __all__ = [
     "stream",
     "streamed",
     "translate",
+    "write",
 ]

@@ -1,8 +1,8 @@
 """Which token comes next: pure functions on logits (B, V).
 
 The filters give logits back, with minus infinity at the tokens that may not be chosen, so they compose in any order;
-`choose` applies them in one fixed order. Chance comes in as one number in [0, 1) for each row: what a row draws
-depends on its own number and its own logits, never on the rows beside it.
+`choose` applies them in one fixed order. Chance comes in as Gumbel noise, a number for each token of each row: what a
+row draws depends on its own noise and its own logits, never on the rows beside it.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ GREEDY = Sampling(greedy=True)
 def choose(
     logits: Tensor,
     sampling: Sampling,
-    uniforms: Tensor,
+    gumbels: Tensor | None,
     *,
     seen: Tensor | None = None,
     suppressed: Tensor | None = None,
 ) -> Tensor:
     """(B,) ids chosen from logits (B, V).
 
-    `uniforms` (B,) in [0, 1) is all the chance there is; greedy choice does not look at it. `seen` (B, V) marks the
-    ids that the repetition penalty is for, `suppressed` (N,) lists ids that are never chosen.
+    `gumbels` (B, V) are all the chance there is; greedy choice does without. `seen` (B, V) marks the ids that the
+    repetition penalty is for, `suppressed` (N,) lists ids that are never chosen.
     """
     if seen is not None and sampling.repetition_penalty != 1.0:
         logits = penalise_repetition(logits, seen, sampling.repetition_penalty)
     if suppressed is not None:
         logits = logits.index_fill(-1, suppressed, FORBIDDEN)
-    if sampling.greedy:
+    if sampling.greedy or gumbels is None:
         return logits.argmax(-1)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.temperature != 1.0:
@@ -64,7 +64,7 @@ def choose(
         logits = keep_top_p(logits, sampling.top_p)
     if sampling.min_p is not None:
         logits = keep_min_p(logits, sampling.min_p)
-    return draw(logits, uniforms)
+    return draw(logits, gumbels)
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -104,52 +104,62 @@ def keep_min_p(logits: Tensor, share: float) -> Tensor:
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(share), FORBIDDEN)
 
 
-def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
-    """(B,) ids by inverse CDF: the first token at which the running sum of probabilities passes the uniform number.
+def draw(logits: Tensor, gumbels: Tensor) -> Tensor:
+    """(B,) ids: the largest sum of logit and noise, which is each token as often as softmax(logits) says.
 
-    The number is scaled by the whole sum, so that it stays below it whatever the rounding; a token without mass does
-    not move the running sum and is never the first to pass. Logits that are not numbers give the last id. The sum is
-    kept in the precision of the uniforms, since that of the logits would blur the tail of a large vocabulary.
+    That is the Gumbel-max trick (Gumbel 1954, §5; Maddison et al. 2014). Its gift here is that two models which draw
+    with the same noise mostly draw the same token, nearly as often as their distributions overlap (Daliri et al.
+    2024): a draft can be guessed with the very noise that the model itself will choose by (see `speculative`). A token
+    without mass stays at minus infinity and is never drawn.
     """
-    running = logits.softmax(-1).cumsum(-1, dtype=uniforms.dtype)  # (B, V)
-    thresholds = uniforms * running.select(1, -1)
-    passed = torch.searchsorted(running, thresholds.unsqueeze(1), right=True)  # (B, 1)
-    return passed.squeeze(1).clamp_(max=logits.shape[-1] - 1)
+    return (logits + gumbels).argmax(-1)
 
 
 def precision(device: torch.device) -> torch.dtype:
-    """The type in which sums over a vocabulary or a text are kept: float64, except on Apple GPUs, which have none."""
+    """The type in which chance and sums over a text are kept: float64, except on Apple GPUs, which have none."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-class Uniforms:
-    """A stream of numbers in [0, 1) for each row, from a seed of its own.
+class Gumbels:
+    """A stream of noise for each row, from a seed of its own: a number for every token, −log E with E exponential.
 
-    Drawn on the CPU in blocks of fixed size: one call for many steps, and the n-th number of a row depends on its
-    seed and n alone.
+    Drawn on the CPU, many positions in one call. The numbers of a row's n-th position depend on its seed and n alone,
+    so it makes no difference how many positions are looked at ahead, nor which rows are beside it.
     """
 
-    BLOCK = 64
+    POSITIONS, NUMBERS = 64, 1 << 14  # drawn in one call for a row, at most, though always those of one position
 
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+    def __init__(self, seeds: Sequence[int], vocabulary: int, device: torch.device) -> None:
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self._vocabulary = vocabulary
+        self._positions = max(1, min(self.POSITIONS, self.NUMBERS // vocabulary))
         self._device = device
-        self._block = torch.empty(len(seeds), 0)  # (B, BLOCK) once it has been filled
-        self._used = 0
+        self._drawn = [torch.empty(0, vocabulary, dtype=precision(device), device=device) for _ in seeds]
+        self._used = [0] * len(seeds)  # positions of each row's `_drawn` that it has passed
 
-    def draw(self) -> Tensor:
-        """(B,), the next number of each row."""
-        if self._used == self._block.shape[1]:
-            rows = [
-                torch.rand(self.BLOCK, generator=generator, dtype=precision(self._device))
-                for generator in self._generators
-            ]
-            self._block = torch.stack(rows).to(self._device)
-            self._used = 0
-        self._used += 1
-        return self._block.select(1, self._used - 1)
+    def ahead(self, count: int) -> Tensor:
+        """(B, count, V): the noise of the next positions of each row, which it has not passed by that."""
+        for row, used in enumerate(self._used):
+            while len(self._drawn[row]) < used + count:
+                self._draw(row)
+                used = self._used[row]
+        rows = [drawn[used : used + count] for drawn, used in zip(self._drawn, self._used, strict=True)]
+        return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+
+    def pass_by(self, counts: Sequence[int]) -> None:
+        """Each row has gone on by so many positions."""
+        self._used = [used + count for used, count in zip(self._used, counts, strict=True)]
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows only."""
         self._generators = [self._generators[row] for row in rows]
-        self._block = self._block[list(rows)]
+        self._drawn = [self._drawn[row] for row in rows]
+        self._used = [self._used[row] for row in rows]
+
+    def _draw(self, row: int) -> None:
+        """More noise for a row, and none of what it has passed."""
+        exponentials = torch.empty(self._positions, self._vocabulary, dtype=precision(self._device))
+        exponentials.exponential_(generator=self._generators[row])
+        more = exponentials.log_().neg_().to(self._device)
+        self._drawn[row] = torch.cat([self._drawn[row][self._used[row] :], more])
+        self._used[row] = 0

@@ -6,14 +6,15 @@ is the one that it has alone, and a batch of prompts gives what each prompt give
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from chainrule.models.base import AutoregressiveModel
-from chainrule.types import Sequences, State, Step, merge, select
+from chainrule.models.base import AutoregressiveModel, Rewindable
+from chainrule.types import Sequences, State, Step, map_state, merge, select
 
 PREFILL_LOGITS = 1 << 24
 """Predictions made at once while a prompt is read; a longer prompt is read in pieces, to bound the memory."""
@@ -73,6 +74,11 @@ class Reader:
         rows = torch.tensor(staying, device=tokens.device)
         return self._assemble([self.model.step(tokens[rows], select(state, rows)), moved], staying + moving)
 
+    def room(self, length: int) -> float:
+        """How many tokens more a row that has read `length` tokens can read before its window moves."""
+        context = self.model.context
+        return math.inf if context is None else context - 1 - window(length, context)
+
     def _read_equal(self, views: Sequence[Sequence[int]], owners: Sequence[int]) -> Step:
         """Rows of one length, from the start."""
         step = self.model.start(self._source_of(owners), batch_size=len(views))
@@ -98,3 +104,60 @@ class Reader:
         logits = torch.cat([step.logits for step in steps])
         places = torch.tensor(order, device=logits.device).argsort()
         return Step(logits[places], select(merge([step.state for step in steps]), places))
+
+
+class Track:
+    """A model that reads along with a batch of texts, and can take back what it has read last, row by row.
+
+    A `Rewindable` model forgets in place. Of any other the state from before is kept, and what should stay is read
+    once more, rows with equally much of it together.
+    """
+
+    def __init__(self, model: AutoregressiveModel, state: State) -> None:
+        self.model = model
+        self.state = state
+        self._before = state
+        self._since: list[Tensor] = []  # (B, K) each
+
+    def mark(self) -> None:
+        """What is read from here on can be taken back."""
+        self._since = []
+        if not isinstance(self.model, Rewindable):
+            self._before = map_state(torch.clone, self.state)  # since `extend` may use up the other
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """The predictions (B, K, V) after each of the tokens (B, K)."""
+        logits, self.state = self.model.extend(tokens, self.state)
+        self._since.append(tokens)
+        return logits
+
+    def take_back(self, counts: Sequence[int]) -> None:
+        """Forget the last tokens of each row, so many of those that were read since the mark, which is used up."""
+        if not any(counts):
+            return
+        device = self.model.device
+        if isinstance(self.model, Rewindable):
+            self.state = self.model.rewind(self.state, torch.tensor(counts, device=device))
+            return
+        tokens = torch.cat(self._since, dim=1)
+        width = tokens.shape[1]
+        if len(set(counts)) == 1:
+            self.state = self._read_again(tokens[:, : width - counts[0]], self._before)
+            return
+        groups: dict[int, list[int]] = {}  # how many are taken back -> rows
+        for row, count in enumerate(counts):
+            groups.setdefault(count, []).append(row)
+        states = []
+        for count, rows in groups.items():
+            chosen = torch.tensor(rows, device=device)
+            state = select(self._before if count else self.state, chosen)
+            states.append(self._read_again(tokens[chosen, : width - count], state) if count else state)
+        order = torch.tensor([row for rows in groups.values() for row in rows], device=device)
+        self.state = select(merge(states), order.argsort())
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only. Nothing that was read before can be taken back after that."""
+        self.state = select(self.state, torch.tensor(rows, device=self.model.device))
+
+    def _read_again(self, tokens: Tensor, state: State) -> State:
+        return self.model.extend(tokens, state).state if tokens.shape[1] else state

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from chainrule.compose.composite import reads_backwards
 from chainrule.decoding.copying import copied, surfaces
+from chainrule.decoding.parallel import write
 from chainrule.decoding.translation import Search, Translation, attention, log_probs, source_context, translate
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel
+from chainrule.models.base import AutoregressiveModel, ParallelModel
 from chainrule.tokenizers import Tokenizer
 
 LONGEST = 1000  # source tokens; a longer line is no sentence
@@ -56,7 +57,7 @@ class Alignment(NamedTuple):
 class Translator:
     """A model with the vocabularies of its two languages."""
 
-    model: AutoregressiveModel
+    model: AutoregressiveModel | ParallelModel
     source_tokenizer: Tokenizer
     tokenizer: Tokenizer
     normalise: Callable[[str], str] = str.strip  # what was done to the text that the model was trained on
@@ -87,14 +88,7 @@ class Translator:
                 found[index] = [Translated.carried(text, "too long")]
             else:
                 waiting.append(index)
-        results = translate(
-            self.model,
-            [sources[index] for index in waiting],
-            search,
-            eos=self.tokenizer.eos,
-            suppress=self._suppressed(copy_unknown),
-            batch=batch,
-        )
+        results = self._search([sources[index] for index in waiting], search, self._suppressed(copy_unknown), batch)
         for index, translations in zip(waiting, results, strict=True):
             written = self._texts(texts[index], sources[index], translations, copy_unknown)
             found[index] = [
@@ -102,6 +96,19 @@ class Translator:
                 for text, one in zip(written, translations, strict=True)
             ]
         return found
+
+    def _search(
+        self, sources: list[list[int]], search: Search, suppress: list[int], batch: int
+    ) -> list[list[Translation]]:
+        """By what the model can do: one token after the other, or all at once."""
+        if isinstance(self.model, ParallelModel):
+            return write(self.model, sources, search, eos=self.tokenizer.eos, suppress=suppress, batch=batch)
+        if search.passes is not None or search.length_candidates is not None:
+            raise DecodingError(
+                "this model writes one token after the other, and passes or length candidates were asked for; "
+                "leave them out, or give a run of a parallel family, such as nonautoregressive"
+            )
+        return translate(self.model, sources, search, eos=self.tokenizer.eos, suppress=suppress, batch=batch)
 
     def log_probs(self, sources: Sequence[str], targets: Sequence[str], *, batch: int = 32) -> list[tuple[float, int]]:
         """Of each pair, log P(target | source) in nats, and the tokens of the target, EOS among them.

@@ -23,7 +23,7 @@ from chainrule.decoding.generate import Finish, Generation
 from chainrule.decoding.ranking import NORMALISERS, coverage
 from chainrule.decoding.reading import PREFILL_LOGITS
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel, Conditional, HasAttention
+from chainrule.models.base import AutoregressiveModel, Conditional, DensityModel, HasAttention, ParallelModel
 from chainrule.types import Batch, Sequences
 
 TOKENS_AT_ONCE = 8192
@@ -40,6 +40,10 @@ class Search(Settings):
     coverage_penalty: float = Field(0.0, ge=0, description="weight of what the attention has left out; 0: none")
     growth: float = Field(3.0, ge=0, description="a translation has at most so many tokens for each source token,")
     slack: int = Field(50, ge=1, description="and this many more")
+    passes: int | None = Field(None, ge=1, description="parallel models: passes over a target; none: the model's own")
+    length_candidates: int | None = Field(
+        None, ge=1, description="parallel models that choose a length: how many are tried; none: the model's own"
+    )
 
     @model_validator(mode="after")
     def _beam_holds_the_results(self) -> Self:
@@ -138,9 +142,7 @@ def _covering(
 
 
 @torch.inference_mode()
-def attention(
-    model: AutoregressiveModel, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-) -> list[Tensor]:
+def attention(model: DensityModel, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
     """Of each pair, (T, S): how much the prediction of each target token looked at each source token."""
     if not isinstance(model, HasAttention):
         raise DecodingError(
@@ -155,7 +157,7 @@ def attention(
 
 @torch.inference_mode()
 def log_probs(
-    model: AutoregressiveModel,
+    model: AutoregressiveModel | ParallelModel,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     *,
@@ -190,13 +192,13 @@ def by_length(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[i
         yield group
 
 
-def packed(rows: Sequence[Sequence[int]], model: AutoregressiveModel) -> Sequences:
+def packed(rows: Sequence[Sequence[int]], model: DensityModel) -> Sequences:
     """Rows of ids as the model takes them."""
     ids, lengths = Sequences.pack(rows)
     return Sequences(ids.to(model.device), lengths.to(model.device))
 
 
-def source_context(model: AutoregressiveModel) -> int | None:
+def source_context(model: DensityModel) -> int | None:
     """The longest source that the model can read; None where there is no limit."""
     if not isinstance(model, Conditional):
         raise DecodingError(

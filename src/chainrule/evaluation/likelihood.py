@@ -9,6 +9,8 @@ A perplexity means little without the context that each prediction saw, so every
   window), at most `context − 1`.
 - `documents`: each document is a sequence of its own, from BOS to its EOS; documents longer than the context are
   read by windows. With a source, as for translation, every window is read given the source of its document.
+- `whole`: each document at once, given its source, by a parallel model, whose probability of a whole does not fall into
+  those of its tokens. Documents that the model cannot write at all, being too long, are counted and left out.
 
 Bits per byte refer to the raw UTF-8 text, so scores of different tokenizers compare. Shape letters: N predictions.
 """
@@ -29,18 +31,20 @@ from torch import Tensor
 
 from chainrule.config import Settings
 from chainrule.data.corpus import Corpus
+from chainrule.decoding.translation import by_length
 from chainrule.errors import ConfigError, DataError
-from chainrule.models.base import AutoregressiveModel, Conditional, NeuralModel
+from chainrule.models.base import AutoregressiveModel, Conditional, DensityModel, NeuralModel, ParallelModel
 from chainrule.types import Batch, Sequences
 
 LOGITS_AT_ONCE = 1 << 22  # numbers in one piece of logits; bounds the memory of scoring
 TOKENS_AT_ONCE = 4096
+SOURCE_MISSING = "this model translates, and its text was given without a source; give pairs"
 
 
 class Protocol(Settings):
     """How a text was read; stored with every number."""
 
-    method: Literal["carried", "windows", "documents"]
+    method: Literal["carried", "windows", "documents", "whole"]
     context: int | None = Field(None, description="tokens that a window holds; none: no limit")
     stride: int | None = Field(None, description="tokens that a window moves by")
     carry_over: bool = Field(description="whether a prediction sees across segments to the start of the text")
@@ -59,11 +63,14 @@ class Score(Settings):
     bits_per_byte: float
     perplexity: float
     word_perplexity: float
-    accuracy: float = Field(description="share of tokens that were the model's first choice")
+    accuracy: float | None = Field(
+        description="share of tokens that were the model's first choice; none where it has no next token"
+    )
     tokens: int
     bytes: int
     words: int
     unknown: int = Field(description="tokens outside the vocabulary; bits/byte is too low by what they hide")
+    impossible: int = Field(0, description="whole documents that the model cannot write; they are not in the numbers")
     protocol: Protocol
 
 
@@ -76,10 +83,20 @@ class Predictions(NamedTuple):
 
 
 def protocol_for(
-    model: AutoregressiveModel, corpus: Corpus, *, stride: int | None = None, pieces: int = 1, tokens: int | None = None
+    model: AutoregressiveModel | ParallelModel,
+    corpus: Corpus,
+    *,
+    stride: int | None = None,
+    pieces: int = 1,
+    tokens: int | None = None,
 ) -> Protocol:
     """The usual way to read this corpus with this model: no limit where the model has none, else half-overlapping."""
     context = model.context
+    if isinstance(model, ParallelModel):
+        return Protocol(
+            method="whole", context=context, carry_over=False, eos=True, source=True,
+            source_context=model.source_context, tokens=tokens,
+        )  # fmt: skip
     if stride is not None and (context is None or not 1 <= stride <= context):
         limit = "the model has no context limit, so there are no windows" if context is None else f"1 to {context}"
         raise ConfigError(f"stride {stride} cannot be used: {limit}")
@@ -146,7 +163,7 @@ def surprisals(
 
 
 def score(
-    model: AutoregressiveModel,
+    model: AutoregressiveModel | ParallelModel,
     corpus: Corpus,
     protocol: Protocol | None = None,
     *,
@@ -154,25 +171,67 @@ def score(
     progress: Callable[[float], None] | None = None,
 ) -> Score:
     """Score a corpus, given its sources where there are some. The model should be in evaluation mode."""
+    if isinstance(model, ParallelModel):
+        return _score_whole(model, corpus, source, protocol or protocol_for(model, corpus), progress)
     return summarise(surprisals(model, corpus, protocol, source=source, progress=progress), corpus)
 
 
 def summarise(found: Surprisals, corpus: Corpus) -> Score:
     """The numbers that a reader wants."""
     total, count = float(found.nats.sum(dtype=np.float64)), len(found.nats)
+    return figures(total, count, corpus, found.protocol, accuracy=float(found.hits.mean()))
+
+
+def figures(
+    total: float, count: int, corpus: Corpus, protocol: Protocol, *, accuracy: float | None, impossible: int = 0
+) -> Score:
+    """From the nats of so many tokens of a corpus."""
     share = count / len(corpus)
     return Score(
         nats_per_token=total / count,
         bits_per_byte=total / math.log(2) / max(1, corpus.bytes * share),
         perplexity=_exp(total / count),
         word_perplexity=_exp(total / max(1, corpus.words * share)),
-        accuracy=float(found.hits.mean()),
+        accuracy=accuracy,
         tokens=count,
         bytes=round(corpus.bytes * share),
         words=round(corpus.words * share),
         unknown=round(corpus.unknown * share),
-        protocol=found.protocol,
+        impossible=impossible,
+        protocol=protocol,
     )
+
+
+@torch.inference_mode()
+def _score_whole(
+    model: ParallelModel,
+    corpus: Corpus,
+    source: Corpus | None,
+    protocol: Protocol,
+    progress: Callable[[float], None] | None,
+) -> Score:
+    """Documents in groups of like length, each at once; those that the limit on tokens cuts through are whole too."""
+    if source is None or corpus.offsets is None:
+        raise DataError(SOURCE_MISSING)
+    limit = min(len(corpus), protocol.tokens or len(corpus))
+    edges = itertools.pairwise(corpus.offsets.tolist())
+    documents = [Window(begin, begin, end, number) for number, (begin, end) in enumerate(edges) if begin < limit]
+    lengths = [max(window.end - window.begin, len(_given(model, source, window))) for window in documents]
+    total, count, impossible, read = 0.0, 0, 0, 0
+    for rows in by_length(lengths, len(documents), max(64, LOGITS_AT_ONCE // model.vocabulary)):
+        group = [documents[row] for row in rows]
+        fitting = [one for one in group if one.end - one.begin <= (model.context or math.inf)]
+        nats = model.log_prob(_batch(model, corpus.tokens, fitting, source)).double() if fitting else torch.zeros(0)
+        possible = nats > -math.inf
+        total -= float(nats[possible].sum())
+        count += sum(one.end - one.begin for one, found in zip(fitting, possible.tolist(), strict=True) if found)
+        impossible += len(group) - int(possible.sum())
+        read += len(group)
+        if progress is not None:
+            progress(read / len(documents))
+    if not count:
+        raise DataError("there is nothing to score: no text, or none that the model can write; give shorter ones")
+    return figures(total, count, corpus, protocol, accuracy=None, impossible=impossible)
 
 
 def _exp(nats: float) -> float:
@@ -187,7 +246,7 @@ def predictions(
         raise DataError(
             "this model reads one text, and a source was given; leave the source out"
             if source is not None
-            else "this model translates, and its text was given without a source; give pairs"
+            else SOURCE_MISSING
         )
     limit = min(len(corpus), protocol.tokens or len(corpus))
     if protocol.method == "carried":
@@ -241,11 +300,11 @@ def _cut(begin: int, end: int, context: int, stride: int, document: int = 0) -> 
 
 
 def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[Window]:
-    """Whole documents, or their windows, until the limit is reached."""
+    """Whole documents, or their windows, until the limit is reached, which may be within a document."""
     for document, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         if begin >= limit:
             return
-        yield from _cut(begin, end, protocol.context or end - begin, protocol.stride or 1, document)
+        yield from _cut(begin, min(end, limit), protocol.context or end - begin, protocol.stride or 1, document)
 
 
 def _windows(
@@ -271,12 +330,8 @@ def _windows(
 def _read(
     model: AutoregressiveModel, tokens: np.ndarray, group: list[Window], source: Corpus | None
 ) -> Iterator[Predictions]:
-    target = Sequences.pack([tokens[window.begin : window.end].astype(np.int64) for window in group])
-    given = None
-    if source is not None:
-        given = Sequences.pack([_given(model, source, window) for window in group])
-    batch = Batch(target, given).to(model.device)
-    positions = torch.arange(target.ids.shape[1])
+    batch = _batch(model, tokens, group, source)
+    positions = torch.arange(batch.target.ids.shape[1])
     begins, scored, ends, _ = (torch.tensor(column) for column in zip(*group, strict=True))
     counts = (positions >= (scored - begins)[:, None]) & (positions < (ends - begins)[:, None])  # (B, T)
     where = (positions + begins[:, None])[counts]
@@ -290,7 +345,15 @@ def _read(
         yield Predictions(where[piece], targets[piece], logits)
 
 
-def _given(model: AutoregressiveModel, source: Corpus, window: Window) -> npt.NDArray[np.int64]:
+def _batch(model: DensityModel, tokens: np.ndarray, group: list[Window], source: Corpus | None) -> Batch:
+    target = Sequences.pack([tokens[window.begin : window.end].astype(np.int64) for window in group])
+    given = None
+    if source is not None:
+        given = Sequences.pack([_given(model, source, window) for window in group])
+    return Batch(target, given).to(model.device)
+
+
+def _given(model: DensityModel, source: Corpus, window: Window) -> npt.NDArray[np.int64]:
     """The source of a window's document; of one that the model cannot read whole, the beginning and its EOS."""
     assert source.offsets is not None
     begin, end = source.offsets[window.document : window.document + 2]

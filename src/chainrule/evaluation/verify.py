@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -93,6 +93,7 @@ class Subject:
 
 
 Check = Callable[[Subject], None]
+SubjectT = TypeVar("SubjectT")
 
 
 def require(condition: bool, message: str) -> None:
@@ -179,7 +180,7 @@ class _Embedded(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if function in (F.embedding, torch.embedding):
+        if function in (F.embedding, torch.embedding) and result.requires_grad:  # frozen tables have no derivative
             self.found.append(result)
         return result
 
@@ -373,17 +374,22 @@ class Finding(NamedTuple):
 
 def verify(model: AutoregressiveModel, *, checks: Mapping[str, Check] = CHECKS, seed: int = 0) -> list[Finding]:
     """Run every check and tell what each found; none stops the others."""
-    findings = []
+    return findings(checks, lambda: Subject(model, seed=seed))
+
+
+def findings(checks: Mapping[str, Callable[[SubjectT], None]], fresh: Callable[[], SubjectT]) -> list[Finding]:
+    """What checks find, each with a subject of its own."""
+    found = []
     for name, check in checks.items():
         label = name.replace("_", " ")
         try:
-            check(Subject(model, seed=seed))
+            check(fresh())
         except CheckFailed as failure:
-            findings.append(Finding(label, "failed", str(failure)))
+            found.append(Finding(label, "failed", str(failure)))
         except NotApplicable as reason:
-            findings.append(Finding(label, "not applicable", str(reason)))
+            found.append(Finding(label, "not applicable", str(reason)))
         except (ChainruleError, RuntimeError) as error:
-            findings.append(Finding(label, "failed", f"{type(error).__name__}: {error}"))
+            found.append(Finding(label, "failed", f"{type(error).__name__}: {error}"))
         else:
-            findings.append(Finding(label, "passed", ""))
-    return findings
+            found.append(Finding(label, "passed", ""))
+    return found

@@ -11,16 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from chainrule.errors import ConfigError, RunError
+from chainrule.features.folders import WEIGHTS, read_config, read_weights
 from chainrule.files import whole_file, write_whole
 from chainrule.models.gpt import GPT, GPTConfig
-
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 
 TRUNK = {
     "wpe.weight": "trunk.positions",
@@ -65,7 +62,7 @@ def read_gpt2(folder: Path) -> GPT:
     """The model in a folder that `GPT2LMHeadModel.save_pretrained` has written."""
     config = _our_config(folder)
     model = GPT(config)
-    found = _read_weights(folder)
+    found = read_weights(folder)
     weights = {}
     for theirs, name in _names(config):
         tensor = found.get(theirs, found.get(theirs.removeprefix("transformer.")))
@@ -123,7 +120,7 @@ def _their_config(model: GPT, eos: int | None) -> dict[str, Any]:
 
 
 def _our_config(folder: Path) -> GPTConfig:
-    theirs = _read_json(folder / "config.json")
+    theirs = read_config(folder)
     kind = theirs.get("model_type")
     if kind != "gpt2":
         raise RunError(f"{str(folder)!r} holds a model of type {kind!r}; only 'gpt2' can be read")
@@ -157,37 +154,3 @@ def _our_config(folder: Path) -> GPTConfig:
         raise RunError(f"the config.json in {str(folder)!r} has no {missing}; it is not one of a GPT-2") from None
     except ConfigError as error:
         raise RunError(f"the config.json in {str(folder)!r} cannot be used: {error}") from None
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the folder, from one file or from the shards that an index lists."""
-    if (folder / WEIGHTS).is_file():
-        files = [WEIGHTS]
-    elif (folder / INDEX).is_file():
-        files = sorted(set(_read_json(folder / INDEX).get("weight_map", {}).values()))
-    elif any(folder.glob("*.bin")):
-        raise RunError(
-            f"{str(folder)!r} holds its weights as a pickle (.bin), which can run any code and is never loaded; "
-            "save it anew with transformers: save_pretrained(folder) writes model.safetensors"
-        )
-    else:
-        raise RunError(f"{str(folder)!r} has no {WEIGHTS}; check the path")
-    weights: dict[str, Tensor] = {}
-    for name in files:
-        try:
-            weights |= load_file(folder / name)
-        except (OSError, SafetensorError) as error:
-            raise RunError(f"the weights {str(folder / name)!r} cannot be read: {error}") from None
-    return weights
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{str(path.parent)!r} has no {path.name}; it is not a Hugging Face model folder") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{str(path)!r} cannot be read: {error}") from None
-    if not isinstance(values, dict):
-        raise RunError(f"{str(path)!r} holds no settings; it is not one of a Hugging Face model")
-    return values

@@ -8,12 +8,16 @@ from typing import Any
 from chainrule.errors import ConfigError, nearest
 from chainrule.models.attentive_conv import AttentiveConv
 from chainrule.models.autoregressive_transformer import AutoregressiveTransformer
-from chainrule.models.base import AutoregressiveModel
+from chainrule.models.base import AutoregressiveModel, ParallelModel
 from chainrule.models.causal_conv import CausalConv
 from chainrule.models.fat import FAT
 from chainrule.models.finite_memory import FiniteMemory
 from chainrule.models.gpt import GPT
+from chainrule.models.hybrid import Hybrid
+from chainrule.models.hybrid_language import HybridLanguage
+from chainrule.models.hybrid_regressive import HybridRegressive
 from chainrule.models.ngram import NGram
+from chainrule.models.nonautoregressive import NonAutoregressive
 from chainrule.models.recurrent import Recurrent
 from chainrule.models.self_regressive import SelfRegressive
 from chainrule.models.seq2seq import Seq2Seq
@@ -31,17 +35,27 @@ FAMILIES: dict[str, type[AutoregressiveModel]] = {
     "transformer": Transformer,
     "autoregressive_transformer": AutoregressiveTransformer,
     "fat": FAT,
+    "hybrid": Hybrid,
+    "hybrid_language": HybridLanguage,
 }
+"""One token after the other, by the chain rule."""
+
+PARALLEL_FAMILIES: dict[str, type[ParallelModel]] = {
+    "nonautoregressive": NonAutoregressive,
+    "hybrid_regressive": HybridRegressive,
+}
+"""All tokens in a few passes."""
 
 
-def family(name: str) -> type[AutoregressiveModel]:
+def family(name: str) -> type[AutoregressiveModel | ParallelModel]:
     """The class of a family."""
-    if name not in FAMILIES:
-        raise ConfigError(f"unknown family {name!r}; {nearest(name, FAMILIES)}")
-    return FAMILIES[name]
+    known: dict[str, type[AutoregressiveModel | ParallelModel]] = {**FAMILIES, **PARALLEL_FAMILIES}
+    if name not in known:
+        raise ConfigError(f"unknown family {name!r}; {nearest(name, known)}")
+    return known[name]
 
 
-def build(name: str, settings: Mapping[str, Any]) -> AutoregressiveModel:
+def build(name: str, settings: Mapping[str, Any]) -> AutoregressiveModel | ParallelModel:
     """A new model of a family; what the settings leave open takes the family's defaults."""
     kind = family(name)
     return kind(kind.Config.parse(settings, where="model"))

@@ -1,14 +1,20 @@
 """The interface: every model is a factorisation log P(x | s) = Σ_t log P(x_t | x_<t, s).
 
 DensityModel                how likely is this sequence?
-└── AutoregressiveModel     ... and what comes next, token by token?
-    ├── NeuralModel         logits = readout(hidden), trained by gradients
-    │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few tokens cost only those
-    └── Recomputed          any model without its cache: the slow reference for the fast paths
-CountModel                  beside one of them: trained by counting instead of gradients
+├── AutoregressiveModel     ... and what comes next, token by token?
+│   ├── NeuralModel         logits = readout(hidden), trained by gradients
+│   │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few tokens cost only those
+│   └── Recomputed          any model without its cache: the slow reference for the fast paths
+└── ParallelModel           ... and write it whole, in a few passes over all of its positions at once
+Trainable                   beside one of them: trained by gradients
+CountModel                  beside one of them: trained by counting instead
 Conditional                 beside one of them: a model of a target given a source
 HasAttention                beside one of them: can tell which source tokens it looked at
+Branched                    beside NeuralModel: a mixture of predictions, each of which can be had by itself
+Plans                       beside AutoregressiveModel: predicts many positions ahead, all at once
 Directed                    beside one of them: its tokens may run from the end of a text to its start
+Rewindable                  beside AutoregressiveModel: its state can forget the last tokens that it has read
+Guesses                     beside AutoregressiveModel: knows its likeliest tokens without their probabilities
 
 Conventions. BOS lives inside the model: `start` gives the first prediction, so no decoder knows about it. EOS is
 an ordinary token. State is passed, never stored; `extend` may use its state up in place, `types.select` copies.
@@ -18,7 +24,7 @@ an ordinary token. State is passed, never stored; `extend` may use its state up 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, final
 
 import torch
@@ -27,7 +33,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.errors import DataError
+from chainrule.errors import DataError, DecodingError
 from chainrule.types import Batch, Sequences, State, Step
 
 
@@ -48,6 +54,23 @@ class DensityModel(nn.Module, ABC):
     @abstractmethod
     def log_prob(self, batch: Batch) -> Tensor:
         """(B,) nats: log P(target | source), or a lower bound where `likelihood` says so."""
+
+    @property
+    def context(self) -> int | None:
+        """The longest sequence that the model can read from its start; None where there is no limit.
+
+        Longer text is read by moving a window (see `evaluation.likelihood` and `decoding.generate`), which is a
+        choice of protocol and not a property of the distribution, so models never do it by themselves.
+        """
+        return None
+
+    def require_room(self, length: int) -> None:
+        """Refuse a sequence that is longer than the context."""
+        if self.context is not None and length > self.context:
+            raise DataError(
+                f"a sequence of {length} tokens does not fit into the context of {self.context}; "
+                "score it by windows, cut it, or train with a larger context"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -78,15 +101,6 @@ class AutoregressiveModel(DensityModel):
         """Read tokens (B, K) after those in the state: prefill, single steps and streams alike."""
 
     @property
-    def context(self) -> int | None:
-        """The longest sequence that the model can read from its start; None where there is no limit.
-
-        Longer text is read by moving a window (see `evaluation.likelihood` and `decoding.generate`), which is a
-        choice of protocol and not a property of the distribution, so models never do it by themselves.
-        """
-        return None
-
-    @property
     def reach(self) -> int | None:
         """How many of the tokens before it a prediction can depend on; None where there is no limit."""
         return self.context
@@ -106,40 +120,12 @@ class AutoregressiveModel(DensityModel):
     def log_prob(self, batch: Batch) -> Tensor:
         return self.token_log_probs(batch).sum(-1)
 
-    def require_room(self, length: int) -> None:
-        """Refuse a sequence that is longer than the context."""
-        if self.context is not None and length > self.context:
-            raise DataError(
-                f"a sequence of {length} tokens does not fit into the context of {self.context}; "
-                "score it by windows, cut it, or train with a larger context"
-            )
 
-
-class Advance(NamedTuple):
-    """Hidden vectors of the tokens just read, and the state after them."""
-
-    hidden: Tensor  # (B, K, D); readout of [:, i] predicts the token after tokens[:, i]
-    state: State
-
-
-class NeuralModel(AutoregressiveModel):
-    """A model whose predictions are a readout of hidden vectors.
-
-    The split lets a loss skip padded positions, and lets a `TabledReadout` touch only some rows of the vocabulary.
-    """
-
-    @property
-    def bos(self) -> int:
-        """The id that stands before the first token: one past the vocabulary, so no text can contain it."""
-        return self.vocabulary
+class Trainable(DensityModel):
+    """A model that learns by gradients: what an optimizer and a training loop must know of it."""
 
     recipe: ClassVar[Mapping[str, Any]] = {}
     """Training settings that suit the family: the defaults of `TrainConfig` as far as its user leaves them open."""
-
-    @property
-    def segment(self) -> int:
-        """Tokens in one row of a training batch, unless the user says otherwise."""
-        return self.context or 64
 
     @abstractmethod
     def tables(self) -> Iterator[nn.Parameter]:
@@ -152,6 +138,30 @@ class NeuralModel(AutoregressiveModel):
         They can be counted in a moment, where learning them one small step at a time takes most of a short training.
         A family whose readout has no bias begins without.
         """
+
+
+class Advance(NamedTuple):
+    """Hidden vectors of the tokens just read, and the state after them."""
+
+    hidden: Tensor  # (B, K, D); readout of [:, i] predicts the token after tokens[:, i]
+    state: State
+
+
+class NeuralModel(Trainable, AutoregressiveModel):
+    """A model whose predictions are a readout of hidden vectors.
+
+    The split lets a loss skip padded positions, and lets a `TabledReadout` touch only some rows of the vocabulary.
+    """
+
+    @property
+    def bos(self) -> int:
+        """The id that stands before the first token: one past the vocabulary, so no text can contain it."""
+        return self.vocabulary
+
+    @property
+    def segment(self) -> int:
+        """Tokens in one row of a training batch, unless the user says otherwise."""
+        return self.context or 64
 
     @abstractmethod
     def hidden(self, batch: Batch) -> Tensor:
@@ -350,6 +360,63 @@ class Conditional(ABC):
         return source
 
 
+class Effort(NamedTuple):
+    """How much a parallel model may do for a target."""
+
+    passes: int  # over all positions
+    lengths: int  # that are tried
+
+
+class Written(NamedTuple):
+    """A target that was written whole."""
+
+    ids: list[int]  # with EOS at its end, where it was written
+    log_prob: float  # nats, of the choices that were made: at most log P(ids | source), where other choices give it too
+    score: float  # what it was ranked by among the lengths that were tried
+
+
+class ParallelModel(Conditional, Trainable):
+    """A model of a target given a source that writes all positions at once, in a bounded number of passes.
+
+    Its P(target | source) is a distribution over whole targets, EOS among their tokens like any other. It is no product
+    over predictions of the next token, so it brings its own objective.
+    """
+
+    task = "translation"
+    config: TranslationConfig
+
+    @property
+    @abstractmethod
+    def usual(self) -> Effort:
+        """What is done where nobody says how much."""
+
+    @abstractmethod
+    def chance(self, batch: Batch) -> Tensor:
+        """(B, ·) numbers from [0, 1): all that is random about the loss of a batch but dropout, row by row.
+
+        They are drawn apart, so that a batch that is computed in pieces has the loss of the whole.
+        """
+
+    @abstractmethod
+    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
+        """The sum over the rows of what training minimises, in nats, with `smoothing` of each token's mass spread."""
+
+    @abstractmethod
+    def write(
+        self, source: Sequences, *, passes: int, lengths: int, eos: int = 0, suppress: Sequence[int] = ()
+    ) -> list[Written]:
+        """The best target of each source, without the ids to suppress."""
+
+
+def require_one_pass(effort: Effort) -> None:
+    """For a model that has no second pass to make and no lengths to choose from."""
+    if effort != Effort(1, 1):
+        raise DecodingError(
+            f"this model writes in one pass and chooses no length, and {effort.passes} passes with {effort.lengths} "
+            "lengths were asked for; leave them out, or train nonautoregressive with model.output=masked"
+        )
+
+
 class HasAttention(ABC):
     """A model that looks at its source token by token, and can tell where."""
 
@@ -369,3 +436,60 @@ class Directed(ABC):
     @abstractmethod
     def backwards(self) -> bool:
         """Whether the tokens that it is given run from the end of a text to its start."""
+
+
+class Branched(ABC):
+    """A mixture of two predictions, (1 − γ) P₁ + γ P₂: its readout is `mix(branch_log_probs(hidden), hidden)`."""
+
+    @property
+    @abstractmethod
+    def branch_loss(self) -> float:
+        """The weight of each branch's own loss in training, beside that of the mixture."""
+
+    @abstractmethod
+    def branch_log_probs(self, hidden: Tensor) -> Tensor:
+        """(..., D) to (2, ..., V): what each branch predicts."""
+
+    @abstractmethod
+    def shares(self, hidden: Tensor) -> Tensor:
+        """(..., D) to (...): γ of every prediction."""
+
+    @abstractmethod
+    def mix(self, log_probs: Tensor, hidden: Tensor) -> Tensor:
+        """(2, ..., V), and the hidden vectors that they came from, to log P, (..., V)."""
+
+
+class Foresight(NamedTuple):
+    """What is foreseen of some texts."""
+
+    vectors: Tensor  # (B, P, D)
+    firsts: list[int]  # the position of each row's first vector
+    ends: list[int]  # and the one after its last
+
+
+class Plans(ABC):
+    """A model that can also predict many positions at once, without the tokens just before them."""
+
+    @abstractmethod
+    def foresee(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Foresight:
+        """Of texts that begin with these ids, B of them, and go on; the sources where the model has some."""
+
+    @abstractmethod
+    def foreseen(self, vectors: Tensor) -> Tensor:
+        """(..., D) to logits (..., V)."""
+
+
+class Rewindable(ABC):
+    """A model whose state can forget the last tokens that it has read, as a draft that was not accepted asks for."""
+
+    @abstractmethod
+    def rewind(self, state: State, counts: Tensor) -> State:
+        """The state before the last `counts` (B,) tokens of each row were read. The one given may be used up."""
+
+
+class Guesses(ABC):
+    """A model that finds its likeliest continuation faster than by predictions of all tokens."""
+
+    @abstractmethod
+    def guess(self, ids: Sequence[int], count: int) -> list[int]:
+        """What greedy decoding writes after a text; it may be less exact, since whoever asks will check."""

@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, Table, TabledReadout, readable, shift_right
+from chainrule.models.base import Advance, Rewindable, Table, TabledReadout, readable, shift_right
 from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
@@ -94,7 +94,7 @@ class GPTState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class GPT(TabledReadout):
+class GPT(TabledReadout, Rewindable):
     """Transformer decoder: modern recipe, or the GPT-2 layout that Hugging Face reads and writes."""
 
     Config = GPTConfig
@@ -145,7 +145,7 @@ class GPT(TabledReadout):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         keys, values, positions = cast(GPTState, state)
-        if alone.can_go_alone(tokens, keys[0]) and not self.training:
+        if alone.can_go_alone(tokens, keys[0], most=alone.BLOCK) and not self.training:
             return self._advance_alone(tokens, cast(GPTState, state))
         here = place(positions, tokens.shape[1])
         self.require_room(here.end)
@@ -155,16 +155,23 @@ class GPT(TabledReadout):
         hidden = self.trunk.read(self.tokens.embed(tokens), here.where, attends)
         return Advance(hidden, GPTState(keys, values, positions + tokens.shape[1]))
 
-    def _advance_alone(self, token: Tensor, state: GPTState) -> Advance:
-        """The same for one token of one text: this is what writing to a terminal consists of."""
-        position = int(state.positions)
-        self.require_room(position + 1)
+    def rewind(self, state: State, counts: Tensor) -> GPTState:
+        """Slots past a row's position are never read, so they can stay as they are."""
+        kept = cast(GPTState, state)
+        return kept._replace(positions=kept.positions - counts)
+
+    def _advance_alone(self, tokens: Tensor, state: GPTState) -> Advance:
+        """The same for a few tokens of one text: this is what writing to a terminal consists of."""
+        position, count = int(state.positions), tokens.shape[1]
+        self.require_room(position + count)
         caches = [
             alone.Cache(alone.array(keys)[0], alone.array(values)[0], position)
             for keys, values in zip(state.keys, state.values, strict=True)
         ]
-        hidden = self.trunk.step(alone.array(self.tokens.embed(token))[0, 0], caches)
-        return Advance(torch.from_numpy(hidden)[None, None], state._replace(positions=state.positions + 1))
+        embedded = alone.array(self.tokens.embed(tokens))[0]  # (K, D)
+        hidden = self.trunk.step(embedded[0] if count == 1 else embedded, caches)
+        found = torch.from_numpy(hidden).view(1, count, -1)
+        return Advance(found, state._replace(positions=state.positions + count))
 
 
 class Tokens(nn.Module, ABC):
@@ -224,7 +231,7 @@ class Trunk(nn.Module, ABC):
 
     @abstractmethod
     def step(self, embedded: Row, caches: Sequence[alone.Cache]) -> Row:
-        """One token of one row, (D,) to (D,), without dropout; a cache for each block."""
+        """One token of one row, (D,) to (D,), or some, (K, D) to (K, D), without dropout; a cache for each block."""
 
 
 class ModernTrunk(Trunk):
@@ -243,8 +250,8 @@ class ModernTrunk(Trunk):
         return normalised(x).view_as(embedded)
 
     def step(self, embedded: Row, caches: Sequence[alone.Cache]) -> Row:
-        position = caches[0].position
-        turn = alone.Turn(alone.array(self.rotary.cosine)[position], alone.array(self.rotary.sine)[position])
+        where = caches[0].where(embedded)
+        turn = alone.Turn(alone.array(self.rotary.cosine)[where], alone.array(self.rotary.sine)[where])
         x = alone.normalised(embedded)
         for block, cache in zip(self.blocks, caches, strict=True):
             x = cast(ModernBlock, block).step(x, turn, cache)
@@ -277,9 +284,9 @@ class ModernBlock(nn.Module):
         return attend(query, key, value).transpose(1, 2).reshape(x.shape)
 
     def step(self, x: Row, turn: alone.Turn, cache: alone.Cache) -> Row:
-        """`forward` for a single token."""
-        projected = alone.project(alone.normalised(x), self.query_key_value).reshape(3, self.heads, -1)
-        query, key = turn(alone.normalised(projected[:2]))  # (H, D/H) each
+        """`forward` for a single token, or for some of one row."""
+        projected = alone.in_heads(alone.project(alone.normalised(x), self.query_key_value), 3, self.heads)
+        query, key = turn(alone.normalised(projected[:2]))  # (H, D/H) each, or (H, K, D/H)
         x = x + alone.project(cache.attend(query, key, projected[2]), self.attention_out)
         return x + alone.project(alone.squared_relu(alone.project(alone.normalised(x), self.mlp_in)), self.mlp_out)
 
@@ -302,7 +309,7 @@ class GPT2Trunk(Trunk):
         return cast(Tensor, self.norm(x)).view_as(embedded)
 
     def step(self, embedded: Row, caches: Sequence[alone.Cache]) -> Row:
-        x = embedded + alone.array(self.positions)[caches[0].position]
+        x: Row = embedded + alone.array(self.positions)[caches[0].where(embedded)]
         for block, cache in zip(self.blocks, caches, strict=True):
             x = cast(GPT2Block, block).step(x, cache)
         return alone.layer_normalised(x, self.norm)
@@ -335,9 +342,9 @@ class GPT2Block(nn.Module):
         return attend(query, key, value).transpose(1, 2).reshape(x.shape)
 
     def step(self, x: Row, cache: alone.Cache) -> Row:
-        """`forward` for a single token."""
+        """`forward` for a single token, or for some of one row."""
         projected = alone.project(alone.layer_normalised(x, self.attention_norm), self.query_key_value)
-        x = x + alone.project(cache.attend(*projected.reshape(3, self.heads, -1)), self.attention_out)
+        x = x + alone.project(cache.attend(*alone.in_heads(projected, 3, self.heads)), self.attention_out)
         inner = alone.gelu(alone.project(alone.layer_normalised(x, self.mlp_norm), self.mlp_in))
         return x + alone.project(inner, self.mlp_out)
 

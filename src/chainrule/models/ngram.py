@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -22,7 +23,8 @@ from torch import Tensor
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError, TrainingError
-from chainrule.models.base import AutoregressiveModel, CountModel, readable
+from chainrule.models.base import AutoregressiveModel, CountModel, Guesses, readable
+from chainrule.models.ngram_alone import Levels, can_go_alone
 from chainrule.types import Batch, Sequences, State, Step
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # where counts of counts are too few to estimate them, as KenLM does
@@ -42,7 +44,7 @@ class Table(NamedTuple):
     log_backoffs: Tensor  # (n,) weight, as a context, of the shorter context for tokens not seen here; (0,) at the top
 
 
-class NGram(AutoregressiveModel, CountModel):
+class NGram(AutoregressiveModel, CountModel, Guesses):
     """Counts of n-grams with interpolated modified Kneser–Ney smoothing: trained in seconds, strong on little data.
 
     p(w | c) = (a(cw) − D(a(cw))) / Σ_v a(cv) + γ(c) p(w | c′),    γ(c) = Σ_v D(a(cv)) / Σ_v a(cv)
@@ -76,6 +78,7 @@ class NGram(AutoregressiveModel, CountModel):
         self._counts: Counts | None = None
         self._pending: list[tuple[Tensor, Tensor]] = []  # pieces not yet sorted into the counts
         self._waiting = 0  # tokens in them
+        self._views: tuple[Tensor, Levels] | None = None  # and the buffer that tells whether they are up to date
 
     @property
     def bos(self) -> int:
@@ -187,8 +190,42 @@ class NGram(AutoregressiveModel, CountModel):
         return Step(self._predict(state[:, None]), state)
 
     def extend(self, tokens: Tensor, state: State) -> Step:
+        if can_go_alone(tokens, self._log_probs(1)):
+            return self._extend_alone(tokens, cast(Tensor, state))
         contexts = self._contexts(self._read(tokens, cast(Tensor, state)))
         return Step(self._predict(contexts[:, 1:]), contexts[:, -1].clone())
+
+    def _extend_alone(self, tokens: Tensor, state: Tensor) -> Step:
+        """The same, row by row and token by token."""
+        levels = self._levels()
+        logits = np.empty((*tokens.shape, self.vocabulary), dtype=levels.log_probs[0].dtype)
+        after = []
+        for row, (read, nodes) in enumerate(zip(tokens.tolist(), state.tolist(), strict=True)):
+            for place, token in enumerate(read):
+                nodes = levels.read(token, nodes)
+                levels.predict(nodes, logits[row, place])
+            after.append(nodes)
+        return Step(torch.from_numpy(logits), torch.tensor(after, dtype=torch.int64).view(state.shape))
+
+    def guess(self, ids: Sequence[int], count: int) -> list[int]:
+        """From what is in reach, by its likeliest token at each step; a text of fewer tokens is read from BOS."""
+        self._require_estimate()
+        levels, reach = self._levels(), self.order - 1
+        nodes = [-1] * reach if len(ids) >= reach else [self.bos, *[-1] * (reach - 1)]
+        for token in ids[len(ids) - min(reach, len(ids)) :]:
+            nodes = levels.read(token, nodes)
+        guesses: list[int] = []
+        for _ in range(count):
+            guesses.append(levels.likeliest(nodes))
+            nodes = levels.read(guesses[-1], nodes)
+        return guesses
+
+    def _levels(self) -> Levels:
+        """The tables as NumPy sees them, until there are others."""
+        current = self._log_probs(1)
+        if self._views is None or self._views[0] is not current:
+            self._views = (current, Levels.of(self._buffers, self.order, self.base))
+        return self._views[1]
 
     def logits(self, batch: Batch) -> Tensor:
         self._require_estimate()

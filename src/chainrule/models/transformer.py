@@ -34,6 +34,7 @@ from chainrule.models.base import (
     Conditional,
     EmbeddingConfig,
     HasAttention,
+    Rewindable,
     Table,
     TabledReadout,
     readable,
@@ -49,6 +50,7 @@ from chainrule.nn.attention import (
     Look,
     SourceAttention,
     WatchedAttention,
+    WholeAttention,
     make_room,
     padding_bias,
     place,
@@ -106,6 +108,13 @@ class Memory(NamedTuple):
     values: tuple[Tensor, ...]
     lengths: Tensor  # (B,)
 
+    def looks(self, dropout: float = 0.0) -> list[SourceAttention]:
+        """How each layer of the decoder looks at the source."""
+        bias = padding_bias(self.lengths, self.keys[0].shape[2], self.keys[0].dtype)
+        return [
+            SourceAttention(keys, values, bias, dropout) for keys, values in zip(self.keys, self.values, strict=True)
+        ]
+
 
 class TransformerState(NamedTuple):
     """The source, and keys and values of every target token read, in caches that double when they are full."""
@@ -116,7 +125,7 @@ class TransformerState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class Transformer(Conditional, HasAttention, TabledReadout):
+class Transformer(Conditional, HasAttention, TabledReadout, Rewindable):
     """Encoder–decoder Transformer: every target token looks at all of the source and at the target before it."""
 
     Config = TransformerConfig
@@ -150,15 +159,18 @@ class Transformer(Conditional, HasAttention, TabledReadout):
         return self.tokens.readout(hidden)
 
     def hidden(self, batch: Batch) -> Tensor:
-        return self._read(batch, self._looks(self.remember(batch.source)))
+        return self.read(batch, self.remember(batch.source).looks(self.rate))
 
     def attention_maps(self, batch: Batch) -> Tensor:
-        watched = [WatchedAttention(look) for look in self._looks(self.remember(batch.source))]
-        self._read(batch, watched)
+        watched = [WatchedAttention(look) for look in self.remember(batch.source).looks(self.rate)]
+        self.read(batch, watched)
         return torch.stack([weights for look in watched for weights in look.seen]).mean((0, 2))
 
     def initial(self, source: Sequences | None, batch_size: int) -> TransformerState:
-        memory = self.remember(source)
+        return self.begin(self.remember(source))
+
+    def begin(self, memory: Memory) -> TransformerState:
+        """Before BOS, with a source that was read."""
         rows, heads, _, head_width = memory.keys[0].shape
         shape = (rows, heads, min(FIRST_CAPACITY, self.context), head_width)
         # Zeros, not memory as it is found: masked slots still enter a product with weight 0, and 0 · NaN is NaN.
@@ -175,8 +187,13 @@ class Transformer(Conditional, HasAttention, TabledReadout):
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
             keys, values = (tuple(cache.clone() for cache in caches) for caches in (keys, values))
         attends = [CachedAttention(key, value, here) for key, value in zip(keys, values, strict=True)]
-        hidden = self.decoder(self.tokens.embed(tokens), here.where, attends, self._looks(source))
+        hidden = self.decoder(self.tokens.embed(tokens), here.where, attends, source.looks(self.rate))
         return Advance(hidden, TransformerState(source, keys, values, positions + tokens.shape[1]))
+
+    def rewind(self, state: State, counts: Tensor) -> TransformerState:
+        """Slots past a row's position are never read, so they can stay as they are."""
+        kept = cast(TransformerState, state)
+        return kept._replace(positions=kept.positions - counts)
 
     def _advance_alone(self, token: Tensor, state: TransformerState) -> Advance:
         """The same for one token of one text."""
@@ -202,28 +219,28 @@ class Transformer(Conditional, HasAttention, TabledReadout):
         )
         return keys, values
 
+    def encode(self, source: Sequences) -> Tensor:
+        """Read the source: (B, S, D)."""
+        embedded = self.tokens.embed_source(readable(source))
+        bias = padding_bias(source.lengths, embedded.shape[1], embedded.dtype)
+        return cast(Tensor, self.encoder(embedded, bias))
+
     def remember(self, source: Sequences | None) -> Memory:
-        """Read the source."""
+        """What the decoder sees of the source."""
         given = self.require_source(source)
-        embedded = self.tokens.embed_source(readable(given))
-        encoded = self.encoder(embedded, padding_bias(given.lengths, embedded.shape[1], embedded.dtype))
-        keys, values = zip(*(layer.look.remember(encoded) for layer in self.decoder.stack), strict=True)
-        return Memory(keys, values, given.lengths)
+        return self.decoder.remember(self.encode(given), given.lengths)
 
-    def _looks(self, source: Memory) -> list[SourceAttention]:
-        """How each layer of the decoder looks at the source."""
-        bias = padding_bias(source.lengths, source.keys[0].shape[2], source.keys[0].dtype)
-        rate = self.config.dropout if self.training else 0.0
-        return [
-            SourceAttention(keys, values, bias, rate) for keys, values in zip(source.keys, source.values, strict=True)
-        ]
+    @property
+    def rate(self) -> float:
+        """Dropout of attention, as things stand."""
+        return self.config.dropout if self.training else 0.0
 
-    def _read(self, batch: Batch, looks: Sequence[Look]) -> Tensor:
+    def read(self, batch: Batch, looks: Sequence[Look]) -> Tensor:
         """All of the target at once."""
         inputs = shift_right(readable(batch.target), self.bos)
         length = inputs.shape[1]
         self.require_room(length)
-        attention = CausalAttention(self.config.dropout if self.training else 0.0)
+        attention = CausalAttention(self.rate)
         return cast(Tensor, self.decoder(self.tokens.embed(inputs), slice(0, length), [attention] * len(looks), looks))
 
 
@@ -247,11 +264,7 @@ class Encoder(nn.Module):
         """(B, S, D) to (B, S, D)."""
         x, turn = self.positions(embedded, slice(0, embedded.shape[1]))
         x = self.dropout(x)
-        rate = self.dropout.p if self.training else 0.0
-
-        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return SourceAttention(key, value, bias, rate)(query)
-
+        attend = WholeAttention(bias, self.dropout.p if self.training else 0.0)
         for layer in self.layers:
             x = layer(x, turn, attend)
         return normalised(x)
@@ -265,6 +278,17 @@ class Decoder(nn.Module):
         self.positions = _positions(config)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.dropout = nn.Dropout(config.dropout)
+
+    def remember(self, encoded: Tensor, lengths: Tensor) -> Memory:
+        """What its layers see of sources (B, S, D)."""
+        keys, values = zip(*(layer.look.remember(encoded) for layer in self.stack), strict=True)
+        return Memory(keys, values, lengths)
+
+    def at_once(self, embedded: Tensor, lengths: Tensor, source: Memory) -> Tensor:
+        """(B, K, D) to (B, K, D), where every position sees every other up to the length of its row, and the source."""
+        rate = self.dropout.p if self.training else 0.0
+        attend = WholeAttention(padding_bias(lengths, embedded.shape[1], embedded.dtype), rate)
+        return cast(Tensor, self(embedded, slice(0, embedded.shape[1]), [attend] * len(self.stack), source.looks(rate)))
 
     def forward(
         self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend], looks: Sequence[Look]

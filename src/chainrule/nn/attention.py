@@ -1,4 +1,4 @@
-"""Attention: causal, over whole sequences and over a cache of bounded capacity; and over a source.
+"""Attention: causal, over whole sequences and over a cache of bounded capacity; both ways; and over a source.
 
 A block asks `attend(query, key, value)`, or `look(query)` where the keys and values are those of a source, and does
 not know who answers, so its arithmetic is written once. Shape letters: B rows, H heads, K new tokens, C capacity,
@@ -30,6 +30,17 @@ class CausalAttention:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout, is_causal=True)
+
+
+@dataclass(slots=True)
+class WholeAttention:
+    """Every token attends to all tokens of its row, before and after it: the way of encoders."""
+
+    bias: Tensor | None  # see `padding_bias`
+    dropout: float = 0.0
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, self.bias, dropout_p=self.dropout)
 
 
 @dataclass(slots=True)

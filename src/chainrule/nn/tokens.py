@@ -44,6 +44,14 @@ class TokenTable(nn.Module):
         logits = times(hidden.flatten(0, -2), self.matrix[:, : self.vocabulary]) + self.bias
         return logits.view(*hidden.shape[:-1], logits.shape[-1])
 
+    def log_probs(self, hidden: Tensor, ids: Tensor, *, smoothing: float = 0.0) -> Tensor:
+        """Nats of some tokens (N, T) at each vector (N, D), with a share of their mass spread over the vocabulary."""
+        logits = self.readout(hidden)
+        found = logits.gather(1, ids)
+        if smoothing:
+            found = torch.lerp(found, logits.mean(1, keepdim=True), smoothing)
+        return found - logits.logsumexp(1, keepdim=True)
+
 
 class PairTable(TokenTable):
     """A table for the target, as above, and vectors to read a source by: their own, or those of the target.

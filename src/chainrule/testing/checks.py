@@ -12,6 +12,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +20,23 @@ import torch
 from chainrule.config import TrainConfig
 from chainrule.data.batching import Feed, Lanes, Position, Windows
 from chainrule.data.corpus import Corpus
-from chainrule.evaluation.verify import CHECKS, Check, CheckFailed, NotApplicable, Subject, require, require_close
-from chainrule.models.base import AutoregressiveModel, Conditional, CountModel, NeuralModel
+from chainrule.decoding import GREEDY, Sampling, generate
+from chainrule.decoding.drafts import LookupDrafter, ModelDrafter
+from chainrule.decoding.speculative import Steady
+from chainrule.evaluation.verify import (
+    CHECKS,
+    Check,
+    CheckFailed,
+    NotApplicable,
+    Subject,
+    SubjectT,
+    require,
+    require_close,
+)
+from chainrule.models.base import AutoregressiveModel, Conditional, CountModel, DensityModel, NeuralModel, Trainable
 from chainrule.objectives import Likelihood
 from chainrule.training.checkpoint import RunFolder
-from chainrule.training.learner import CarriedSegments, WholeSequences
+from chainrule.training.learner import CarriedSegments, Learner, WholeSequences
 from chainrule.training.loop import Trainer
 from chainrule.training.progress import Recorder, Reporter
 from chainrule.types import Batch, Sequences
@@ -33,8 +46,16 @@ Build = Callable[[], AutoregressiveModel]
 
 def check_model(build: Build, *, exceptions: Mapping[str, str] | None = None, only: str | None = None) -> list[str]:
     """Run every check in float64; give the names of those that applied. The first failure is raised."""
-    exceptions = exceptions or {}
-    checks = all_checks(build)
+    return run_checks(all_checks(build), lambda: Subject(build()), exceptions or {}, only)
+
+
+def run_checks(
+    checks: Mapping[str, Callable[[SubjectT], None]],
+    fresh: Callable[[], SubjectT],
+    exceptions: Mapping[str, str],
+    only: str | None,
+) -> list[str]:
+    """Each check with a subject of its own; the names of those that applied."""
     unknown = set(exceptions) - set(checks)
     require(not unknown, f"exceptions name checks that do not exist: {sorted(unknown)}")
     applied = []
@@ -43,7 +64,7 @@ def check_model(build: Build, *, exceptions: Mapping[str, str] | None = None, on
             if name in exceptions or (only is not None and name != only):
                 continue
             try:
-                check(Subject(build()))
+                check(fresh())
             except CheckFailed as failure:
                 raise CheckFailed(f"{name}: {failure}") from failure
             except NotApplicable:
@@ -60,6 +81,7 @@ def all_checks(build: Build) -> dict[str, Check]:
         "observing_in_pieces_is_observing_at_once": lambda _: observing_in_pieces_is_observing_at_once(build),
         "accumulated_pieces_are_the_big_batch": lambda _: accumulated_pieces_are_the_big_batch(build),
         "a_resumed_run_is_the_uninterrupted_one": lambda _: a_resumed_run_is_the_uninterrupted_one(build),
+        "drafts_change_nothing": drafts_change_nothing,
     }
 
 
@@ -99,6 +121,20 @@ def observing_in_pieces_is_observing_at_once(build: Build) -> None:
     require_close(halves.logits(batch), whole.logits(batch), "counting in pieces differs from counting at once")
 
 
+def drafts_change_nothing(subject: Subject) -> None:
+    """Speculative decoding writes what plain decoding writes, whether the guesses are all right or mostly wrong."""
+    model = subject.model
+    prompts = [subject.ids(count, seed=count).tolist() for count in (2, 0, 3, 1)]
+    settings: dict[str, Any] = {"length": 10, "seeds": [5, 6, 7, 8], "source": subject.source(range(4))}
+    for sampling in (GREEDY, Sampling(temperature=0.9)):
+        plain = generate(model, prompts, sampling=sampling, **settings)
+        for drafter in (ModelDrafter(model), LookupDrafter(shortest=1)):
+            drafted = generate(model, prompts, sampling=sampling, draft=drafter, pace=Steady(4), **settings)
+            for one, other in zip(plain, drafted, strict=True):
+                require(one.ids == other.ids, f"a text drafted by {type(drafter).__name__} is another text")
+                require(abs(one.log_prob - other.log_prob) < 1e-6, "a drafted text has another log-probability")
+
+
 def accumulated_pieces_are_the_big_batch(build: Build) -> None:
     """The gradient does not depend on the number of pieces that a batch is computed in."""
     gradients = []
@@ -108,7 +144,7 @@ def accumulated_pieces_are_the_big_batch(build: Build) -> None:
             raise NotApplicable("the model is not trained by gradients")
         model.eval()  # dropout would draw other masks for other pieces
         ids = torch.randint(model.vocabulary, (5, 8), generator=torch.Generator().manual_seed(4))
-        batch = Batch(Sequences(ids, torch.tensor([8, 3, 5, 1, 8])), _random_source(model, rows=5))
+        batch = Batch(Sequences(ids, torch.tensor([8, 3, 5, 1, 8])), random_source(model, rows=5))
         WholeSequences(model, Likelihood(), pieces=pieces).gradient(batch)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     require_close(gradients[1], gradients[0], "a batch in pieces has another gradient than the batch at once")
@@ -116,12 +152,17 @@ def accumulated_pieces_are_the_big_batch(build: Build) -> None:
 
 def a_resumed_run_is_the_uninterrupted_one(build: Build) -> None:
     """Six steps, and three steps saved and followed by three more, end in the same bits."""
+    resume_exactly(lambda folder, steps: _trainer(build(), folder, steps))
+
+
+def resume_exactly(start: Callable[[RunFolder, int], Trainer]) -> None:
+    """... where `start` begins a run of so many steps."""
     ends = []
     for stops in ((6,), (3, 6)):
         with tempfile.TemporaryDirectory() as name:
             for steps in stops:
                 torch.manual_seed(0)
-                trainer = _trainer(build(), RunFolder(Path(name)), steps)
+                trainer = start(RunFolder(Path(name)), steps)
                 saved = trainer.folder.last_state()
                 if saved is not None:
                     torch.manual_seed(99)  # whatever the process did meanwhile must not matter
@@ -133,19 +174,24 @@ def a_resumed_run_is_the_uninterrupted_one(build: Build) -> None:
 
 
 def _trainer(model: AutoregressiveModel, folder: RunFolder, steps: int) -> Trainer:
-    """A run of a few steps on random tokens, with every part of the loop that has a state."""
+    """A run of a few steps on random tokens."""
     if not isinstance(model, NeuralModel):
         raise NotApplicable("the model is not trained by gradients")
     tokens = np.random.default_rng(0).integers(model.vocabulary, size=400)
     corpus = Corpus.of_tokens(tokens, vocabulary=model.vocabulary)
     learner: WholeSequences | CarriedSegments
-    feed: Windows | Lanes | _Sourced
+    feed: Windows | Lanes | Sourced
     if isinstance(model, Conditional):
-        learner, feed = WholeSequences(model, Likelihood()), _Sourced(model, Windows(corpus, rows=3, length=8, seed=0))
+        learner, feed = WholeSequences(model, Likelihood()), Sourced(model, Windows(corpus, rows=3, length=8, seed=0))
     elif model.context is None:
         learner, feed = CarriedSegments(model, Likelihood()), Lanes(corpus, rows=3, length=8, seed=0)
     else:
         learner, feed = WholeSequences(model, Likelihood()), Windows(corpus, rows=3, length=8, seed=0)
+    return short_run(model, learner, feed, folder, steps)
+
+
+def short_run(model: Trainable, learner: Learner, feed: Feed[Any], folder: RunFolder, steps: int) -> Trainer:
+    """A run with every part of the loop that has a state."""
     return Trainer(
         model=model,
         learner=learner,
@@ -159,10 +205,10 @@ def _trainer(model: AutoregressiveModel, folder: RunFolder, steps: int) -> Train
     )
 
 
-class _Sourced(Feed[Batch]):
+class Sourced(Feed[Batch]):
     """Windows with a random source for every row, the same at the same position."""
 
-    def __init__(self, model: AutoregressiveModel, windows: Windows) -> None:
+    def __init__(self, model: DensityModel, windows: Windows) -> None:
         super().__init__(windows.seed, windows.rank, windows.world)
         self.model, self.windows = model, windows
 
@@ -174,10 +220,10 @@ class _Sourced(Feed[Batch]):
 
     def batch(self, position: Position) -> Batch:
         target = self.windows.batch(position).target
-        return Batch(target, _random_source(self.model, len(target.ids), seed=position.index))
+        return Batch(target, random_source(self.model, len(target.ids), seed=position.index))
 
 
-def _random_source(model: AutoregressiveModel, rows: int, seed: int = 0) -> Sequences | None:
+def random_source(model: DensityModel, rows: int, seed: int = 0) -> Sequences | None:
     """Sources of one token and more, for a model that needs them."""
     if not isinstance(model, Conditional):
         return None

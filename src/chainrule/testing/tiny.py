@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from chainrule.compose import COMPOSITES, build, kind
-from chainrule.models import FAMILIES
-from chainrule.models.base import AutoregressiveModel, Conditional, CountModel
+from chainrule.models import FAMILIES, PARALLEL_FAMILIES
+from chainrule.models.base import AutoregressiveModel, Conditional, CountModel, ParallelModel
 from chainrule.types import Sequences
 
 VOCABULARY = 5
@@ -17,6 +17,7 @@ SOURCE_VOCABULARY = 6  # of models that have a source; another number, so that t
 
 _TRANSFORMER = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "context": 16}
 _FAT = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "key_width": 3, "reach": 2, "context": 16}
+_HYBRID = {"layers": 1, "width": 6}
 
 TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ngram": {"": {"order": 3}},
@@ -65,8 +66,38 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "right to left": {**_FAT, "direction": "right_to_left", "tied": False},
         "shared": {**_FAT, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
     },
+    "hybrid": {
+        "gated": _HYBRID,
+        "learned": {**_HYBRID, "gate": "learned", "layers": 2, "tied": False},
+        "fixed": {**_HYBRID, "gate": "fixed", "gamma": 0.7, "least_mass": 0.0},
+        "short plan": {**_HYBRID, "growth": 0.5, "slack": 1},
+        "shared": {**_HYBRID, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
+    },
+    "hybrid_language": {
+        "gated": {**_HYBRID, "chunk": 4},
+        "learned": {**_HYBRID, "gate": "learned", "layers": 2, "chunk": 1},
+        "fixed": {**_HYBRID, "gate": "fixed", "gamma": 0.7, "chunk": 5, "tied": False},
+    },
 }
 """family -> variant -> settings; a variant is a choice that changes the equations."""
+
+_SHORT = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "context": 12}
+
+PARALLEL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "nonautoregressive": {
+        "ctc": _SHORT,
+        "three slots": {**_SHORT, "slots": 3, "positions": "rotary", "tied": False},
+        "masked": {**_SHORT, "output": "masked"},
+        "masked, shared": {
+            **_SHORT, "output": "masked", "shared_embeddings": True, "source_vocabulary": VOCABULARY
+        },
+    },
+    "hybrid_regressive": {
+        "every second": _SHORT,
+        "every third": {**_SHORT, "every": 3, "positions": "rotary"},
+    },
+}  # fmt: skip
+"""The same for families that write all tokens at once."""
 
 _PARTS = (
     {"family": "ngram", "order": 3},
@@ -99,6 +130,11 @@ def variants() -> list[tuple[str, str]]:
     return [(name, variant) for name in FAMILIES for variant in TINY[name]]
 
 
+def parallel_variants() -> list[tuple[str, str]]:
+    """Every (family, variant) of those that write all tokens at once."""
+    return [(name, variant) for name in PARALLEL_FAMILIES for variant in PARALLEL[name]]
+
+
 def composed_variants() -> list[tuple[str, str]]:
     """Every (composite, variant)."""
     return [(name, variant) for name in COMPOSITES for variant in COMPOSED[name]]
@@ -106,8 +142,22 @@ def composed_variants() -> list[tuple[str, str]]:
 
 def tiny_model(name: str, variant: str = "", *, seed: int = 0, vocabulary: int = VOCABULARY) -> AutoregressiveModel:
     """A model with random weights, or random counts; call it under a default dtype of float64 for exact checks."""
+    model = _random(name, (COMPOSED if name in COMPOSED else TINY)[name], variant, seed, vocabulary)
+    assert isinstance(model, AutoregressiveModel)
+    return model
+
+
+def tiny_parallel(name: str, variant: str = "", *, seed: int = 0, vocabulary: int = VOCABULARY) -> ParallelModel:
+    """The same for a family that writes all tokens at once."""
+    model = _random(name, PARALLEL[name], variant, seed, vocabulary)
+    assert isinstance(model, ParallelModel)
+    return model
+
+
+def _random(
+    name: str, forms: Mapping[str, Mapping[str, Any]], variant: str, seed: int, vocabulary: int
+) -> AutoregressiveModel | ParallelModel:
     torch.manual_seed(seed)
-    forms = (COMPOSED if name in COMPOSED else TINY)[name]
     sizes = {"vocabulary": vocabulary}
     if issubclass(kind(name), Conditional):
         sizes["source_vocabulary"] = SOURCE_VOCABULARY

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chainrule.data.batching import Segment
-from chainrule.models.base import NeuralModel
+from chainrule.models.base import NeuralModel, ParallelModel, Trainable
 from chainrule.objectives import Objective, Reporting
 from chainrule.types import Batch, Sequences, State, detach, map_state, merge, select, tensors
 
@@ -32,32 +32,23 @@ class Learner(ABC):
     the gradient does not depend on how the batch was cut.
     """
 
-    def __init__(
-        self, model: NeuralModel, objective: Objective, *, pieces: int = 1, half: bool = False, compiled: bool = False
-    ) -> None:
-        self.model = model
-        self.objective = objective
+    def __init__(self, model: Trainable, *, pieces: int = 1, half: bool = False) -> None:
+        self.device = model.device
         self.pieces = pieces
         self.half = half
-        self.hidden = torch.compile(model.hidden) if compiled else model.hidden
-        self.advance = torch.compile(model.advance) if compiled else model.advance
+
+    @property
+    @abstractmethod
+    def measures_surprisal(self) -> bool:
+        """Whether the loss is −log P of the tokens, so that it may be stated as bits per byte."""
 
     @abstractmethod
     def gradient(self, batch: Batch | Segment) -> Loss:
         """Compute the loss and add its gradient."""
 
-    @final
-    @torch.no_grad()
+    @abstractmethod
     def figures(self, batch: Batch | Segment) -> dict[str, float]:
         """What the objective tells of the model as it is, on a batch that follows those it has learnt from."""
-        if not isinstance(self.objective, Reporting):
-            return {}
-        with self.precision():
-            return self.objective.figures(self.model, self.look(batch)[:REPORTED_ROWS])
-
-    @abstractmethod
-    def look(self, batch: Batch | Segment) -> Tensor:
-        """Hidden vectors (N, D) of the predictions of a batch; the learner stays as it was."""
 
     @abstractmethod
     def memory(self) -> list[Tensor]:
@@ -70,7 +61,81 @@ class Learner(ABC):
     def precision(self) -> contextlib.AbstractContextManager[object]:
         if not self.half:
             return contextlib.nullcontext()
-        return torch.autocast(self.model.device.type, dtype=torch.bfloat16)
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+
+@final
+class WholeTargets(Learner):
+    """A parallel model, by its own objective."""
+
+    def __init__(
+        self,
+        model: ParallelModel,
+        *,
+        smoothing: float = 0.0,
+        pieces: int = 1,
+        half: bool = False,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(model, pieces=pieces, half=half)
+        self.model = model
+        self.smoothing = smoothing
+        self.loss = torch.compile(model.loss) if compiled else model.loss
+
+    @property
+    def measures_surprisal(self) -> bool:
+        return False
+
+    def gradient(self, batch: Batch | Segment) -> Loss:
+        assert isinstance(batch, Batch)
+        batch = batch.to(self.device)
+        tokens = int(batch.target.lengths.sum())
+        chance = self.model.chance(batch)
+        total = 0.0
+        for rows in torch.arange(len(chance), device=self.device).chunk(self.pieces):
+            with self.precision():
+                loss = self.loss(_rows_of(batch, rows), chance[rows], smoothing=self.smoothing)
+                (loss / tokens).backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        return Loss(total, tokens)
+
+    def figures(self, batch: Batch | Segment) -> dict[str, float]:
+        return {}
+
+    def memory(self) -> list[Tensor]:
+        return []
+
+    def remember(self, memory: Sequence[Tensor]) -> None:
+        pass
+
+
+class NextTokens(Learner):
+    """A model of the next token, by any objective over its hidden vectors."""
+
+    def __init__(
+        self, model: NeuralModel, objective: Objective, *, pieces: int = 1, half: bool = False, compiled: bool = False
+    ) -> None:
+        super().__init__(model, pieces=pieces, half=half)
+        self.model = model
+        self.objective = objective
+        self.hidden = torch.compile(model.hidden) if compiled else model.hidden
+        self.advance = torch.compile(model.advance) if compiled else model.advance
+
+    @property
+    def measures_surprisal(self) -> bool:
+        return self.objective.measures_surprisal
+
+    @final
+    @torch.no_grad()
+    def figures(self, batch: Batch | Segment) -> dict[str, float]:
+        if not isinstance(self.objective, Reporting):
+            return {}
+        with self.precision():
+            return self.objective.figures(self.model, self.look(batch)[:REPORTED_ROWS])
+
+    @abstractmethod
+    def look(self, batch: Batch | Segment) -> Tensor:
+        """Hidden vectors (N, D) of the predictions of a batch; the learner stays as it was."""
 
     def _backward(self, objective: Objective, hidden: Tensor, targets: Tensor, tokens: int) -> float:
         loss = objective(self.model, hidden, targets)
@@ -79,7 +144,7 @@ class Learner(ABC):
 
 
 @final
-class WholeSequences(Learner):
+class WholeSequences(NextTokens):
     """Every row begins at its BOS: documents, and windows cut from a stream."""
 
     def gradient(self, batch: Batch | Segment) -> Loss:
@@ -108,7 +173,7 @@ class WholeSequences(Learner):
 
 
 @final
-class CarriedSegments(Learner):
+class CarriedSegments(NextTokens):
     """Truncated back-propagation: rows are lanes through a stream, and the state of one segment begins the next."""
 
     def __init__(self, *args: object, **settings: object) -> None:
@@ -158,8 +223,12 @@ def _cut(batch: Batch, pieces: int) -> Iterable[Batch]:
         yield batch
         return
     for rows in torch.arange(len(batch.target.ids), device=batch.target.ids.device).chunk(pieces):
-        source = batch.source
-        yield Batch(_rows(batch.target, rows), None if source is None else _rows(source, rows))
+        yield _rows_of(batch, rows)
+
+
+def _rows_of(batch: Batch, rows: Tensor) -> Batch:
+    source = batch.source
+    return Batch(_rows(batch.target, rows), None if source is None else _rows(source, rows))
 
 
 def _rows(sequences: Sequences, rows: Tensor) -> Sequences:

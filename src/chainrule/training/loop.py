@@ -18,7 +18,7 @@ from torch import Tensor
 from chainrule.config import TrainConfig
 from chainrule.data.batching import Feed, Position
 from chainrule.errors import RunError, TrainingError
-from chainrule.models.base import NeuralModel
+from chainrule.models.base import Trainable
 from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
 from chainrule.training.learner import Learner, Loss
 from chainrule.training.optim import RecentMean, RunningMean, WeightMean, build_optimizers, set_rate
@@ -71,7 +71,7 @@ class Outcome:
 class Trainer:
     """One run of gradient training."""
 
-    model: NeuralModel
+    model: Trainable
     learner: Learner
     feed: Feed[Any]
     config: TrainConfig
@@ -192,7 +192,7 @@ class Trainer:
         elapsed = time.monotonic() - self.logged
         loss = at.loss_total / at.loss_tokens
         record: Record = {"step": at.step, "tokens": at.tokens, "seconds": round(at.seconds, 3), "loss": loss}
-        if self.learner.objective.measures_surprisal:
+        if self.learner.measures_surprisal:
             record["bits_per_byte"] = loss / math.log(2) / self.bytes_per_token
         return record | {
             "tokens_per_second": at.loss_tokens / elapsed if elapsed > 0 else 0.0,
@@ -298,7 +298,7 @@ class Trainer:
         return Outcome(reason, at.step, at.tokens, at.seconds, at.best, at.best_step)
 
 
-def _standing_in(mean: WeightMean | None, model: NeuralModel) -> contextlib.AbstractContextManager[None]:
+def _standing_in(mean: WeightMean | None, model: Trainable) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if mean is None else mean.standing_in(model)
 
 

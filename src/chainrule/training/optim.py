@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from chainrule.config import TrainConfig
-from chainrule.models.base import NeuralModel
+from chainrule.models.base import Trainable
 
 
 class Muon(Optimizer):
@@ -74,7 +74,7 @@ def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
     return cast(Tensor, x.to(matrices.dtype))
 
 
-def build_optimizers(model: NeuralModel, config: TrainConfig) -> list[Optimizer]:
+def build_optimizers(model: Trainable, config: TrainConfig) -> list[Optimizer]:
     """AdamW for everything, or Muon for the hidden matrices and AdamW for the rest.
 
     Tables with a vector per token (embeddings, readouts) are not maps between hidden vectors: each vector meets its

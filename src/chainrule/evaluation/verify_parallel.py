@@ -1,0 +1,215 @@
+"""Can a parallel model be trusted? The properties that every one of them must have, as checks.
+
+They run in float64 like those of `verify`, on random weights as well as on a user's checkpoint. Targets end with EOS
+and hold it nowhere else, as all targets in training do.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from chainrule.evaluation.verify import (
+    ENUMERATED,
+    TOLERANCE,
+    Finding,
+    NotApplicable,
+    findings,
+    require,
+    require_close,
+)
+from chainrule.models.base import Effort, ParallelModel, Written
+from chainrule.training.checkpoint import RunFolder
+from chainrule.types import Batch, Sequences
+
+EOS = 0
+
+
+@dataclass
+class ParallelSubject:
+    """A model under test, and random pairs to test it on: sources from the longest down to a single token."""
+
+    model: ParallelModel
+    seed: int = 0
+    rows: int = 4
+    longest: int = 8
+    batch: Batch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model = copy.deepcopy(self.model).double().eval()
+        random = torch.Generator().manual_seed(self.seed)
+        width = min(self.longest, self.model.source_context or self.longest)
+        source = torch.randint(self.model.source_vocabulary, (self.rows, width), generator=random)
+        lengths = torch.linspace(min(width, self.model.context or width), 1, self.rows).long()
+        ids = torch.randint(1, max(2, self.model.vocabulary), (self.rows, int(lengths.max())), generator=random)
+        ids = ids.scatter(1, lengths[:, None] - 1, EOS)
+        self.batch = Batch(Sequences(ids, lengths), Sequences(source, torch.linspace(width, 1, self.rows).long())).to(
+            self.model.device
+        )
+
+    @property
+    def source(self) -> Sequences:
+        assert self.batch.source is not None
+        return self.batch.source
+
+    def pairs(self, rows: Iterable[int]) -> Batch:
+        """These rows, one of which may be named more than once."""
+        chosen = torch.tensor(list(rows), device=self.model.device)
+        return Batch(*(Sequences(side.ids[chosen], side.lengths[chosen]) for side in (self.batch.target, self.source)))
+
+    def efforts(self) -> list[Effort]:
+        """As little as possible, and what is usual."""
+        return list(dict.fromkeys([Effort(1, 1), self.model.usual]))
+
+    def write(self, source: Sequences | None, effort: Effort) -> list[Written]:
+        assert source is not None
+        return self.model.write(source, passes=effort.passes, lengths=effort.lengths, eos=EOS)
+
+
+ParallelCheck = Callable[[ParallelSubject], None]
+
+
+def require_same(found: list[Written], expected: list[Written], message: str) -> None:
+    """Equal tokens, and equal numbers but for rounding."""
+    for one, other in zip(found, expected, strict=True):
+        require(one.ids == other.ids, f"{message}: {one.ids} and {other.ids}")
+        apart = max(abs(one.log_prob - other.log_prob), abs(one.score - other.score))
+        require(apart <= TOLERANCE, f"{message}: the scores differ by {apart:.3g}")
+
+
+@torch.no_grad()
+def probabilities_are_at_most_one(subject: ParallelSubject) -> None:
+    """Over every target that can be enumerated, given one source."""
+    model, total, length = subject.model, 0.0, 1
+    words = range(1, model.vocabulary)
+    while len(words) ** (length - 1) <= ENUMERATED and length <= min(subject.longest, model.context or length):
+        every = [[*ids, EOS] for ids in itertools.product(words, repeat=length - 1)]
+        source = subject.pairs([1] * len(every)).source
+        nats = model.log_prob(Batch(Sequences.full(torch.tensor(every, device=model.device)), source))
+        require(not bool(nats.isnan().any()) and bool((nats <= TOLERANCE).all()), "a log-probability is above 0")
+        total += float(nats.exp().sum())
+        length += 1
+    require(total <= 1 + TOLERANCE, f"the probabilities of targets of up to {length - 1} tokens sum to {total:.9f}")
+
+
+@torch.no_grad()
+def padding_does_not_matter(subject: ParallelSubject) -> None:
+    """Whatever stands past the length of a source or a target, and however much of it, changes nothing."""
+    model, (target, _), source = subject.model, subject.batch, subject.source
+    expected = model.log_prob(subject.batch)
+    other = (target.ids + 1) % model.vocabulary
+    noisy = Sequences(torch.where(target.mask, target.ids, other), target.lengths)
+    require_close(model.log_prob(Batch(noisy, source)), expected, "what stands in the padding changes the score")
+    noise = torch.where(source.mask, source.ids, (source.ids + 1) % model.source_vocabulary)
+    room = (model.source_context or torch.inf) - source.ids.shape[1]
+    wider = F.pad(source.ids, (0, int(min(3, room))))
+    for ids, what in ((noise, "what stands in the padding of a source"), (wider, "more padding of a source")):
+        padded = Sequences(ids, source.lengths)
+        require_close(model.log_prob(Batch(target, padded)), expected, f"{what} changes the score")
+        for effort in subject.efforts():
+            require_same(subject.write(padded, effort), subject.write(source, effort), f"{what} changes the target")
+
+
+@torch.no_grad()
+def rows_do_not_see_each_other(subject: ParallelSubject) -> None:
+    """A row alone is scored and written as in a batch, in any order of rows."""
+    model, expected = subject.model, subject.model.log_prob(subject.batch)
+    backwards = list(range(subject.rows - 1, -1, -1))
+    for effort in subject.efforts():
+        written = subject.write(subject.source, effort)
+        for rows in (*([row] for row in range(subject.rows)), backwards):
+            pairs = subject.pairs(rows)
+            assert pairs.source is not None
+            source = _narrow(pairs.source)
+            found = model.log_prob(Batch(_narrow(pairs.target), source))
+            require_close(found, expected[rows], "a row scores differently with other rows beside it")
+            again = subject.write(source, effort)
+            require_same(again, [written[row] for row in rows], "a row is written differently with others beside it")
+
+
+def _narrow(sequences: Sequences) -> Sequences:
+    """Without columns that are all padding."""
+    return Sequences(sequences.ids[:, : int(sequences.lengths.max())], sequences.lengths)
+
+
+@torch.no_grad()
+def what_is_written_is_as_likely_as_it_says(subject: ParallelSubject) -> None:
+    """In one pass, the choices that were made are among the ways to write the target: it is at least as likely."""
+    for row, written in enumerate(subject.write(subject.source, Effort(1, 1))):
+        if not written.ids:
+            continue
+        pairs = subject.pairs([row])
+        target = Sequences.full(torch.tensor([written.ids], device=subject.model.device))
+        nats = float(subject.model.log_prob(Batch(target, pairs.source)))
+        require(nats >= written.log_prob - TOLERANCE, f"{written.ids} has {nats} nats, said to have {written.log_prob}")
+
+
+@torch.no_grad()
+def suppressed_tokens_are_never_written(subject: ParallelSubject) -> None:
+    """Nor any that were likeliest before."""
+    if subject.model.vocabulary < 3:
+        raise NotApplicable("with two tokens there is nothing to choose from")
+    effort = subject.model.usual
+    written = {token for one in subject.write(subject.source, effort) for token in one.ids}
+    banned = sorted(written)[: subject.model.vocabulary - 1]
+    again = subject.model.write(subject.source, passes=effort.passes, lengths=effort.lengths, eos=EOS, suppress=banned)
+    require(not any(token in banned for one in again for token in one.ids), "a suppressed token was written")
+
+
+@torch.no_grad()
+def the_source_matters(subject: ParallelSubject) -> None:
+    """Another source gives another score, in every row."""
+    model, source = subject.model, subject.source
+    if model.source_vocabulary == 1:
+        raise NotApplicable("with a source vocabulary of one token there is no other source")
+    other = Sequences((source.ids + 1) % model.source_vocabulary, source.lengths)
+    change = model.log_prob(Batch(subject.batch.target, other)) - model.log_prob(subject.batch)
+    for row, nats in enumerate(change.abs().tolist()):
+        require(nats > TOLERANCE, f"another source leaves the score of row {row} as it was")
+
+
+@torch.no_grad()
+def saving_keeps_every_bit(subject: ParallelSubject) -> None:
+    """Weights written and read again give the same numbers to the last bit."""
+    model = subject.model
+    expected = model.log_prob(subject.batch)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(subject.seed + 17)
+        blank = type(model)(model.config).double().eval()
+    with tempfile.TemporaryDirectory() as name:
+        folder = RunFolder(Path(name))
+        folder.write_weights(model)
+        folder.read_weights(blank)
+    blank = blank.to(model.device)
+    require(
+        torch.equal(blank.log_prob(subject.batch), expected), "a model that was saved and loaded scores differently"
+    )
+    effort = model.usual
+    again = blank.write(subject.source, passes=effort.passes, lengths=effort.lengths, eos=EOS)
+    require(again == subject.write(subject.source, effort), "a model that was saved and loaded writes differently")
+
+
+PARALLEL_CHECKS: Mapping[str, ParallelCheck] = {
+    check.__name__: check
+    for check in (
+        probabilities_are_at_most_one,
+        padding_does_not_matter,
+        rows_do_not_see_each_other,
+        what_is_written_is_as_likely_as_it_says,
+        suppressed_tokens_are_never_written,
+        the_source_matters,
+        saving_keeps_every_bit,
+    )
+}
+
+
+def verify_parallel(model: ParallelModel, *, seed: int = 0) -> list[Finding]:
+    """Run every check and tell what each found; none stops the others."""
+    return findings(PARALLEL_CHECKS, lambda: ParallelSubject(model, seed=seed))

@@ -1,0 +1,72 @@
+"""Model folders of Hugging Face transformers: config.json and weights as safetensors. No pickle is ever loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from chainrule.errors import RunError
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings of the model."""
+    return _read_json(folder / CONFIG)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of the folder, from one file or from the shards that an index lists."""
+    weights: dict[str, Tensor] = {}
+    for file in weight_files(folder):
+        try:
+            weights |= load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"the weights {str(file)!r} cannot be read: {error}") from None
+    return weights
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Where the weights are."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        return [folder / name for name in sorted(set(_read_json(folder / INDEX).get("weight_map", {}).values()))]
+    if any(folder.glob("*.bin")):
+        raise RunError(
+            f"{str(folder)!r} holds its weights as a pickle (.bin), which can run any code and is never loaded; "
+            "save it anew with transformers: save_pretrained(folder) writes model.safetensors"
+        )
+    raise RunError(f"{str(folder)!r} has no {WEIGHTS}; check the path")
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """A name for the model in the folder, wherever that lies: its settings and every bit of its weights."""
+    seen = hashlib.blake2b(digest_size=16)
+    for file in (folder / CONFIG, *weight_files(folder)):
+        try:
+            with file.open("rb") as content:
+                seen.update(hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).digest())
+        except OSError as error:
+            raise RunError(f"{str(file)!r} cannot be read: {error.strerror or error}") from None
+    return seen.hexdigest()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{str(path.parent)!r} has no {path.name}; it is not a Hugging Face model folder") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{str(path)!r} cannot be read: {error}") from None
+    if not isinstance(values, dict):
+        raise RunError(f"{str(path)!r} holds no settings; it is not one of a Hugging Face model")
+    return values

@@ -1,0 +1,110 @@
+"""Vectors of sources that have been computed before, kept on disk by fingerprint.
+
+A frozen model gives the same vectors in every pass over the training data, so they are computed in the first one.
+An entry of the cache is named by the model's weights and by all of the ids; it is a table of float32 that is mapped
+into memory, a source after the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from chainrule.data.cache import building, cache_root, find, fingerprint
+from chainrule.errors import DataError
+from chainrule.types import Sequences
+
+TOKENS_AT_ONCE = 4096  # that the model reads, padding included
+
+Row: TypeAlias = Sequence[int] | npt.NDArray[Any]
+Read: TypeAlias = Callable[[Sequences], Tensor]
+"""(B, S) to (B, S, D)."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Vectors of some sources."""
+
+    vectors: npt.NDArray[np.float32]  # (N, D), mapped
+    places: Mapping[bytes, slice]  # of each source, by its ids
+
+    def find(self, source: Sequences) -> Tensor | None:
+        """(B, S, D), zeros past the lengths; None unless all of the sources are here."""
+        ids, lengths = source.ids.cpu().numpy(), source.lengths.tolist()
+        found = [self.places.get(key(row[:length])) for row, length in zip(ids, lengths, strict=True)]
+        vectors = np.zeros((*ids.shape, self.vectors.shape[1]), np.float32)
+        for number, place in enumerate(found):
+            if place is None:
+                return None
+            vectors[number, : lengths[number]] = self.vectors[place]
+        return torch.from_numpy(vectors)
+
+    def of(self, row: Row) -> npt.NDArray[np.float32]:
+        """(S, D) of a source that is here."""
+        return np.array(self.vectors[self.places[key(row)]])
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # a copy of a model need not copy what is on the disk
+
+
+def store(read: Read, model: str, width: int, rows: Iterable[Row], *, cache: Path | None = None) -> Stored:
+    """The vectors (of `width`) of all different rows by the model of a fingerprint: found on disk, or computed.
+
+    `read` is not called if they are found.
+    """
+    different = sorted({key(row) for row in rows}, key=lambda one: (len(one), one))  # batches of one length
+    if not different or not different[0]:
+        raise DataError("there are no tokens to compute features of; end every source with EOS")
+    text = hashlib.blake2b(b"".join(len(one).to_bytes(4, "little") + one for one in different), digest_size=16)
+    entry = (cache or cache_root()) / fingerprint("features", model, text.hexdigest())
+    edges = np.cumsum([0, *(len(one) // ID.itemsize for one in different)])
+    places = {one: slice(int(begin), int(end)) for one, begin, end in zip(different, edges, edges[1:], strict=False)}
+    shape = (int(edges[-1]), width)
+
+    def mapped(folder: Path) -> Stored:
+        vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+        if vectors.shape != shape:
+            raise ValueError("another shape")
+        return Stored(vectors, places)
+
+    found = find(entry, mapped)
+    if found is not None:
+        return found
+    with building(entry) as folder:
+        table = np.lib.format.open_memmap(folder / "vectors.npy", "w+", np.float32, shape)
+        for group in _groups(different):
+            source = Sequences.pack([np.frombuffer(one, ID).astype(np.int64) for one in group])
+            with torch.inference_mode():
+                vectors = read(source).float().cpu()
+            for one, row in zip(group, vectors, strict=True):
+                table[places[one]] = row[: len(one) // ID.itemsize].numpy()
+        table.flush()
+    return mapped(entry)
+
+
+ID = np.dtype("<i4")
+
+
+def key(row: Row) -> bytes:
+    """What a source is found by."""
+    return np.asarray(row, dtype=ID).tobytes()
+
+
+def _groups(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Rows from the shortest to the longest, as many at once as the model should read."""
+    group: list[bytes] = []
+    for row in rows:
+        if group and (len(group) + 1) * (len(row) // ID.itemsize) > TOKENS_AT_ONCE:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group

@@ -1,0 +1,269 @@
+"""Hybrid models: a branch that reads the target so far, and one that plans the whole target from its source."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from chainrule.config import ModelConfig
+from chainrule.errors import ConfigError, RunError
+from chainrule.features import Pretrained
+from chainrule.models.base import (
+    Advance,
+    Branched,
+    Conditional,
+    EmbeddingConfig,
+    Foresight,
+    HasAttention,
+    NeuralModel,
+    Plans,
+    readable,
+    shift_right,
+)
+from chainrule.models.shortlist import Pairs, Surveys
+from chainrule.nn.branches import Branches, Plan, at, attention_over
+from chainrule.nn.gamma import GAMMAS, FixedGamma, GammaName, log_shares, mixed
+from chainrule.nn.linear import Projection
+from chainrule.nn.recurrent import LayerState
+from chainrule.nn.recurrent_encoder import RecurrentEncoder
+from chainrule.nn.tokens import PairTable, TokenTable
+from chainrule.types import Batch, Sequences, State
+
+
+class HybridSettings(ModelConfig):
+    """What hybrids of both tasks have in common."""
+
+    width: int = Field(256, ge=2, multiple_of=2, description="width of the embeddings and of every layer")
+    layers: int = Field(2, ge=1, description="recurrent layers of the encoder and of each branch")
+    gate: GammaName = Field("gated", description="γ is fixed, one learned number, or follows the text")
+    gamma: float = Field(0.2, ge=0, le=1, description="the share of the branch that sees no target, or where it begins")
+    branch_loss: float = Field(0.5, ge=0, description="weight of each branch's own loss in training, beside P's")
+    least_mass: float = Field(0.1, ge=0, description="a position with less of the source than this loses its share")
+    features: str | None = Field(None, description="folder of a pretrained BERT or GPT-2 that reads the source")
+    fine_tune: bool = Field(False, description="train the pretrained model, too")
+    features_fingerprint: str | None = Field(None, description="which pretrained model it was; filled in by training")
+    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, between layers and before the readout")
+    tied: bool = Field(True, description="the readout uses the target embeddings as its weights")
+
+    @model_validator(mode="after")
+    def _gamma_can_move(self) -> Self:
+        if self.gate != "fixed" and self.gamma in (0, 1):
+            raise ValueError(
+                f"gamma {self.gamma:g} is no place to begin for gate {self.gate!r}, which could never leave it; begin "
+                "with 0.2, or set gate=fixed"
+            )
+        return self
+
+
+class HybridModel(Branched, Plans, NeuralModel):
+    """P(y_t | y_<t, s) = (1 − γ_t) P_AR(y_t | y_<t, s) + γ_t P_NAR(y_t | t, s), whatever the source s may be.
+
+    With the vectors a_t and n_t of `nn.branches`, E the token table and b its bias,
+
+        P_AR = softmax(E a_t + b),    P_NAR = softmax(E n_t + b),    γ_t = γ min(1, mass_t / θ)
+
+    and γ fixed, learned, or σ(w · [a_t; n_t] + c). Neither n_t nor mass_t depends on the target, and a_t depends on
+    what was read of it; so P is exact, normalised and causal. Past the planned positions γ_t is 0.
+
+    The mixture alone would train whichever branch is ahead and starve the other. So training adds `branch_loss` times
+    the loss of either: the second branch stays good enough to write drafts by itself.
+    """
+
+    # AdamW for the reasons that `recurrent` gives; no decay, since nothing is normalised.
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "optimizer": "adamw",
+        "learning_rate": 0.003,
+        "betas": (0.9, 0.999),
+        "weight_decay": 0.0,
+    }
+    config: HybridSettings
+
+    def __init__(self, config: HybridSettings, tokens: TokenTable, *, source_vocabulary: int) -> None:
+        super().__init__(config)
+        width = config.width
+        self.tokens = tokens
+        self.pretrained: Pretrained | None = None
+        if config.features is not None:
+            self.pretrained = _opened(config, source_vocabulary)
+            self.config = config.model_copy(update={"features_fingerprint": self.pretrained.fingerprint})
+            self.narrow = nn.Linear(self.pretrained.width, width)
+        else:
+            self.encoder = RecurrentEncoder("lstm", config.layers, width, bidirectional=True, dropout=config.dropout)
+        self.branches = Branches(width, config.layers, least_mass=config.least_mass, dropout=config.dropout)
+        self.gamma = GAMMAS[config.gate](config.gamma, 2 * width)
+
+    @property
+    def branch_loss(self) -> float:
+        return self.config.branch_loss
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.tokens.tables()
+
+    @torch.no_grad()
+    def expect(self, log_frequencies: Tensor) -> None:
+        self.tokens.bias.copy_(log_frequencies)
+
+    def branch_log_probs(self, hidden: Tensor) -> Tensor:
+        """(..., 2D + 2) to (2, ..., V): log P_AR and log P_NAR."""
+        written, drafted, _ = self._parts(hidden)
+        return F.log_softmax(self.tokens.readout(torch.stack([written, drafted])), dim=-1)
+
+    def mix(self, log_probs: Tensor, hidden: Tensor) -> Tensor:
+        return mixed(log_probs[0], log_probs[1], self._parts(hidden)[2])
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.mix(self.branch_log_probs(hidden), hidden)
+
+    def shares(self, hidden: Tensor) -> Tensor:
+        """γ_t of hidden vectors, (..., 2D + 2) to (...)."""
+        return self._parts(hidden)[2][..., 1].exp()
+
+    def foreseen(self, vectors: Tensor) -> Tensor:
+        return self.tokens.readout(vectors)
+
+    def with_gamma(self, gamma: float) -> Self:
+        """The same model with another γ, which is fixed."""
+        twin = copy.deepcopy(self)
+        twin.config = self.config.model_copy(update={"gate": "fixed", "gamma": gamma})
+        twin.gamma = FixedGamma(gamma, 2 * self.config.width)
+        return twin
+
+    # For the two tasks
+
+    @abstractmethod
+    def embed_source(self, ids: Tensor) -> Tensor:
+        """Source ids of any shape to vectors (..., D), where no pretrained model reads them."""
+
+    def read_source(self, source: Sequences) -> Tensor:
+        """m, (B, S, D); zeros past the lengths."""
+        if self.pretrained is not None:
+            return cast(Tensor, self.narrow(self.pretrained(source))) * source.mask[..., None]
+        embedded = self.branches.dropout(self.embed_source(readable(source).t()))  # (S, B, D): time first
+        return cast(Tensor, self.encoder(embedded, source.lengths).outputs).transpose(0, 1)
+
+    def joined(self, written: Tensor, drafted: Tensor, weights: Tensor) -> Tensor:
+        """Hidden vectors (B, K, 2D + 2) from a and n, (B, K, D) each, and the weights of their positions (B, K)."""
+        both = torch.cat([written, drafted], -1)
+        return torch.cat([both, log_shares(self.gamma(both) * weights)], -1)
+
+    def _parts(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        width = self.config.width
+        written, drafted, shares = hidden.tensor_split([width, 2 * width], dim=-1)
+        return written, drafted, shares
+
+
+def _opened(config: HybridSettings, vocabulary: int) -> Pretrained:
+    """The pretrained model that the settings name, which must be the one that they mean."""
+    assert config.features is not None
+    opened = Pretrained.open(config.features, fine_tune=config.fine_tune)
+    if opened.pieces != vocabulary:
+        raise ConfigError(
+            f"what is to be read has a vocabulary of {vocabulary} tokens, and the model in {config.features!r} one of "
+            f"{opened.pieces}; it reads its own pieces, so give it the tokenizer huggingface:{config.features}"
+        )
+    known = config.features_fingerprint
+    if known is not None and known != opened.fingerprint and not config.fine_tune:
+        raise RunError(
+            f"the pretrained model in {config.features!r} is not the one that this model was trained with; put that "
+            "one back"
+        )
+    return opened
+
+
+class HybridConfig(HybridSettings, EmbeddingConfig):
+    """Settings of the hybrid that translates."""
+
+    growth: float = Field(1.5, ge=0, description="positions that are planned for each source token,")
+    slack: int = Field(8, ge=1, description="and this many more")
+
+
+class HybridState(NamedTuple):
+    plan: Plan
+    layers: tuple[LayerState, ...]
+    positions: Tensor  # (B,) tokens read so far, BOS among them
+
+
+class Hybrid(Conditional, HasAttention, Surveys, HybridModel):
+    """Autoregressive and non-autoregressive branches in one translator, mixed by γ; exact.
+
+    After the notes' "non-autoregressive sequence-to-sequence model for autoregressive language modelling". The source
+    is read by a bidirectional LSTM or by a pretrained model, into m; `nn.allocation` allocates it to P = ⌈1.5 S⌉ + 8
+    positions, a number that the source alone decides, so that it tells nothing of the target's length. A GRU with
+    attention (Bahdanau et al., 2015; Luong et al., 2015) reads the target so far, from h_0 = tanh(V mean(m) + v), and a
+    bidirectional LSTM the allocated contexts, all positions at once; see `HybridModel` for what becomes of them.
+    """
+
+    Config = HybridConfig
+    task = "translation"
+    recipe: ClassVar[Mapping[str, Any]] = {**HybridModel.recipe, "label_smoothing": 0.1}
+    config: HybridConfig
+
+    def __init__(self, config: HybridConfig) -> None:
+        rows = config.own_source_rows if config.features is None else None
+        tokens = PairTable(config.vocabulary, config.width, source_vocabulary=rows, tied=config.tied)
+        super().__init__(config, tokens, source_vocabulary=config.source_vocabulary)
+        self.begin = Projection(config.width, config.layers * config.width, bias=True)
+        nn.init.normal_(self.begin.weight, std=config.width**-0.5)
+
+    @property
+    def source_context(self) -> int | None:
+        return None if self.pretrained is None else self.pretrained.context
+
+    def embed_source(self, ids: Tensor) -> Tensor:
+        return cast(PairTable, self.tokens).embed_source(ids)
+
+    def survey(self, pairs: Pairs) -> None:
+        """Frozen features of the training sources are computed once, and found on disk from then on."""
+        if self.pretrained is not None and not self.pretrained.fine_tune:
+            fitting = (source for source, _ in pairs if len(source) <= self.pretrained.context)
+            self.pretrained.precompute(fitting)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        tokens = shift_right(readable(batch.target), bos=self.bos)
+        return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
+
+    def attention_maps(self, batch: Batch) -> Tensor:
+        tokens = shift_right(readable(batch.target), bos=self.bos)
+        plan, layers, positions = self.initial(batch.source, len(tokens))
+        where = _next(positions, tokens.shape[1])
+        hidden, _ = self.branches.write(self.tokens.embed(tokens), at(plan.contexts, where), layers)
+        return attention_over(plan.source, plan.lengths).weights(hidden[:, None])[:, 0]
+
+    def initial(self, source: Sequences | None, batch_size: int) -> HybridState:
+        plan = self.plan(self.require_source(source))
+        mean = plan.source.sum(1) / plan.lengths[:, None]
+        layers = tuple((state,) for state in self.begin(mean).tanh().chunk(self.config.layers, dim=1))
+        return HybridState(plan, layers, torch.zeros_like(plan.lengths))
+
+    def plan(self, source: Sequences) -> Plan:
+        """What the source alone decides."""
+        return self.branches.plan(self.read_source(source), source.lengths, self._counts(source))
+
+    def foresee(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Foresight:
+        given = self.require_source(source)
+        return Foresight(self.plan(given).drafts, [0] * len(texts), self._counts(given).tolist())
+
+    def _counts(self, source: Sequences) -> Tensor:
+        """(B,) positions that are planned."""
+        return (source.lengths * self.config.growth).ceil().long() + self.config.slack
+
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        plan, layers, positions = cast(HybridState, state)
+        where = _next(positions, tokens.shape[1])
+        hidden, layers = self.branches.write(self.tokens.embed(tokens), at(plan.contexts, where), layers)
+        written = self.branches.look(hidden, plan.source, plan.lengths)
+        weights = at(plan.weights[..., None], where)[..., 0]
+        hidden = self.joined(written, at(plan.drafts, where), weights)
+        return Advance(hidden, HybridState(plan, layers, positions + tokens.shape[1]))
+
+
+def _next(positions: Tensor, count: int) -> Tensor:
+    """(B, K): the positions that the next tokens to be read predict."""
+    return positions[:, None] + torch.arange(count, device=positions.device)

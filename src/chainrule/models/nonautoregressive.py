@@ -1,0 +1,400 @@
+"""Translation without a chain: all tokens of a target at once, given the source.
+
+Every target position sees every other and the whole source, through the encoder and the decoder of `transformer`. Two
+outputs turn what they see into a distribution over targets.
+
+`ctc` (Libovický & Helcl, 2018). Each source token becomes k slots, and a slot says a token or keeps silent:
+
+    x_kn … x_kn+k−1 = W norm(m_n)                           m, the encoded source
+    h = Decoder(x)                                          every slot sees every other, and m
+    P(silence | u) = σ(a · h_u + c),   P(v | u) = σ(−a · h_u − c) softmax_v(W h_u + b)
+    P(y | s) = Σ over the paths that spell y of Π_u P(π_u | u)                  see `nn.ctc`
+
+No length is chosen: silence makes up for it. One pass writes the target. In training, some slots are shown what they
+should say on the likeliest path, the more of them the worse the model knows it (glancing: Qian et al., 2021; with CTC:
+Gu & Kong, 2021), so that the others learn to fit in with their neighbours.
+
+`masked` (mask-predict: Ghazvininejad et al., 2019). The length is chosen first, then all tokens are predicted from
+masks; then those that are least sure are masked again and predicted given the others, and so on for some passes:
+
+    P(n | s) = softmax_n(w_(n − S) · mean(m)),   P(y | s) = P(n | s) Π_t P(y_t | n masks, s)
+    h = Decoder(x),   x_t = E[token or mask at t] + m_⌊t S / n⌋     the source, stretched to the length of the target
+                                                                    (Gu et al., 2018), shows where to look
+
+Training masks n of the T tokens, with n uniform, and minimises −log P(T | s) − T/n Σ_masked log P(y_t | the others, s),
+on average a bound on the surprisal of writing the tokens one by one in a random order.
+
+Both likelihoods are exact and normalised over all targets, but no product over next tokens. `masked` scores what one
+pass can write: more passes write better targets, whose probability nobody knows.
+
+Shape letters: B rows, S source tokens, U slots, T target tokens, K positions, N positions of all rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from chainrule.models.base import Effort, ParallelModel, Written, readable, require_one_pass
+from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerConfig
+from chainrule.nn.attention import padding_bias
+from chainrule.nn.ctc import Lattice, spelt
+from chainrule.nn.linear import inward
+from chainrule.nn.tokens import PairTable
+from chainrule.types import Batch, Sequences, map_state
+
+
+class NonAutoregressiveConfig(TransformerConfig):
+    """The defaults have 6.9M parameters besides the embeddings."""
+
+    encoder_layers: int = Field(6, ge=1, description="blocks that read the source")
+    decoder_layers: int = Field(2, ge=1, description="blocks that write the target")
+    output: Literal["ctc", "masked"] = Field(
+        "ctc", description="ctc: slots that speak or keep silent, one pass; masked: a length, then any number of passes"
+    )
+    slots: int = Field(2, ge=1, description="ctc: slots for each source token; a target cannot have more tokens")
+    glancing: float = Field(0.3, ge=0, le=1, description="ctc: slots shown in training, as a share of the wrong ones")
+
+
+class NonAutoregressive(ParallelModel):
+    """Parallel translation: all target tokens in one pass (CTC), or masked and predicted again in a few."""
+
+    Config = NonAutoregressiveConfig
+    recipe: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.1}
+    config: NonAutoregressiveConfig
+
+    def __init__(self, config: NonAutoregressiveConfig) -> None:
+        super().__init__(config)
+        self.body = Body(config)
+        self.output = OUTPUTS[config.output](config)
+
+    @property
+    def context(self) -> int:
+        return self.config.context
+
+    @property
+    def source_context(self) -> int:
+        return self.config.context
+
+    @property
+    def usual(self) -> Effort:
+        return self.output.usual
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.body.tokens.tables()
+        yield from self.output.tables()
+
+    @torch.no_grad()
+    def expect(self, log_frequencies: Tensor) -> None:
+        self.body.tokens.bias.copy_(log_frequencies)
+
+    def chance(self, batch: Batch) -> Tensor:
+        return torch.rand(*self.output.draws(self._checked(batch)), device=self.device)
+
+    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
+        target, source = self._checked(batch)
+        return self.output.loss(self.body, self.body.read(source), target, chance, smoothing)
+
+    def log_prob(self, batch: Batch) -> Tensor:
+        target, source = self._checked(batch)
+        return self.output.log_prob(self.body, self.body.read(source), target)
+
+    @torch.inference_mode()
+    def write(
+        self, source: Sequences, *, passes: int, lengths: int, eos: int = 0, suppress: Sequence[int] = ()
+    ) -> list[Written]:
+        read = self.body.read(self.require_source(source))
+        return self.output.write(self.body, read, Effort(passes, lengths), suppress)
+
+    def _checked(self, batch: Batch) -> Pair:
+        self.require_room(batch.target.ids.shape[1])
+        return Pair(Sequences(readable(batch.target), batch.target.lengths), self.require_source(batch.source))
+
+
+class Pair(NamedTuple):
+    """A batch that fits."""
+
+    target: Sequences
+    source: Sequences
+
+
+class Read(NamedTuple):
+    """What was read of the sources."""
+
+    encoded: Tensor  # (B, S, D)
+    memory: Memory  # what the decoder sees of it
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.memory.lengths
+
+
+class Body(nn.Module):
+    """What both outputs share: the source is read, and vectors at all target positions see it and each other."""
+
+    def __init__(self, config: NonAutoregressiveConfig) -> None:
+        super().__init__()
+        self.tokens = PairTable(
+            config.vocabulary, config.width, source_vocabulary=config.own_source_rows, tied=config.tied
+        )
+        self.encoder = Encoder(config)
+        positions = config.context * (config.slots if config.output == "ctc" else 1)
+        self.decoder = Decoder(config.model_copy(update={"context": positions}))
+
+    @property
+    def nothing(self) -> int:
+        """The id of what stands where no token is: a mask, or silence. It can be read and is never predicted."""
+        return self.tokens.vocabulary
+
+    def read(self, source: Sequences) -> Read:
+        embedded = self.tokens.embed_source(readable(source))
+        encoded = self.encoder(embedded, padding_bias(source.lengths, embedded.shape[1], embedded.dtype))
+        return Read(encoded, self.decoder.remember(encoded, source.lengths))
+
+    def decode(self, inputs: Tensor, lengths: Tensor, memory: Memory) -> Tensor:
+        """(B, K, D), of which each row has its own length, to (B, K, D)."""
+        return self.decoder.at_once(inputs, lengths, memory)
+
+    def choose(self, hidden: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The likeliest token at each vector (N, D), and its log-probability."""
+        logits = self.tokens.readout(hidden)
+        whole = logits.logsumexp(-1)
+        if suppress:
+            logits[:, list(suppress)] = -torch.inf
+        best, ids = logits.max(-1)
+        return ids, best - whole
+
+
+class Output(nn.Module, ABC):
+    """From what target positions see to a distribution over targets."""
+
+    usual: ClassVar[Effort]
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        """Parameters with a vector per position."""
+        yield from ()
+
+    @abstractmethod
+    def draws(self, batch: Pair) -> tuple[int, int]:
+        """How many numbers the loss of a batch draws: rows, and numbers for each."""
+
+    @abstractmethod
+    def loss(self, body: Body, read: Read, target: Sequences, chance: Tensor, smoothing: float) -> Tensor:
+        """See `ParallelModel.loss`."""
+
+    @abstractmethod
+    def log_prob(self, body: Body, read: Read, target: Sequences) -> Tensor:
+        """(B,) nats."""
+
+    @abstractmethod
+    def write(self, body: Body, read: Read, effort: Effort, suppress: Sequence[int]) -> list[Written]:
+        """See `ParallelModel.write`."""
+
+
+class Slots(Output):
+    """Connectionist temporal classification over k slots for each source token."""
+
+    usual = Effort(passes=1, lengths=1)
+
+    def __init__(self, config: NonAutoregressiveConfig) -> None:
+        super().__init__()
+        self.count, self.glancing = config.slots, config.glancing
+        self.split = inward(config.width, config.slots * config.width)
+        self.silence = nn.Parameter(torch.zeros(config.width))  # a
+        self.level = nn.Parameter(torch.zeros(1))  # c
+
+    def draws(self, batch: Pair) -> tuple[int, int]:
+        rows, width = batch.source.ids.shape
+        return rows, self.count * width
+
+    def loss(self, body: Body, read: Read, target: Sequences, chance: Tensor, smoothing: float) -> Tensor:
+        inputs, slots = self._inputs(read)
+        if self.training and self.glancing:
+            wanted, shown = self._glance(body, read, target, inputs, slots, chance)
+            inputs = torch.where(shown[..., None], body.tokens.embed(wanted), inputs)
+        lattice = self._lattice(body, body.decode(inputs, slots, read.memory), slots, target, smoothing)
+        return -lattice.log_prob()[lattice.possible].sum()
+
+    def log_prob(self, body: Body, read: Read, target: Sequences) -> Tensor:
+        inputs, slots = self._inputs(read)
+        lattice = self._lattice(body, body.decode(inputs, slots, read.memory), slots, target)
+        return lattice.log_prob().masked_fill(~lattice.possible, -torch.inf)
+
+    def write(self, body: Body, read: Read, effort: Effort, suppress: Sequence[int]) -> list[Written]:
+        require_one_pass(effort)
+        inputs, slots = self._inputs(read)
+        path, log_probs = self._path(body, body.decode(inputs, slots, read.memory), slots, suppress)
+        found = zip(spelt(path, slots, body.nothing), log_probs.sum(1).tolist(), strict=True)
+        return [Written(ids, nats, nats / max(1, len(ids))) for ids, nats in found]
+
+    def _inputs(self, read: Read) -> tuple[Tensor, Tensor]:
+        """The vectors that slots begin with, (B, U, D), and how many of them each row has."""
+        inputs = self.split(read.encoded).unflatten(-1, (self.count, -1)).flatten(1, 2)
+        return inputs, self.count * read.lengths
+
+    def _silence(self, hidden: Tensor) -> Tensor:
+        """(B, U) logits of saying nothing."""
+        return hidden @ self.silence + self.level
+
+    def _lattice(self, body: Body, hidden: Tensor, slots: Tensor, target: Sequences, smoothing: float = 0.0) -> Lattice:
+        """How likely each real slot is to say the tokens of its target: no other word meets the slots of padding."""
+        real = _up_to(slots, hidden.shape[1])
+        vectors, silence = hidden[real], self._silence(hidden)  # (N, D), (B, U)
+        ids = target.ids[real.nonzero()[:, 0]]  # (N, T)
+        spoken = body.tokens.log_probs(vectors, ids, smoothing=smoothing) + F.logsigmoid(-silence[real])[:, None]
+        everywhere = spoken.new_zeros(*real.shape, spoken.shape[1])
+        everywhere = everywhere.masked_scatter(real[..., None], spoken)
+        return Lattice.of(everywhere, F.logsigmoid(silence), slots, target)
+
+    def _path(self, body: Body, hidden: Tensor, slots: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """What each slot says by itself, (B, U), and its log-probability.
+
+        Where silence has half of the probability, no token can have more, and no word is scored.
+        """
+        real, silence = _up_to(slots, hidden.shape[1]), self._silence(hidden)
+        open_ = real & (silence < 0)
+        path = torch.full_like(silence, body.nothing, dtype=torch.int64)
+        log_probs = F.logsigmoid(silence).masked_fill_(~real, 0.0)
+        ids, nats = body.choose(hidden[open_], suppress)
+        nats = nats + F.logsigmoid(-silence[open_])
+        speaks = nats > log_probs[open_]
+        path[open_] = torch.where(speaks, ids, body.nothing)
+        log_probs[open_] = torch.where(speaks, nats, log_probs[open_])
+        return path, log_probs
+
+    @torch.no_grad()
+    def _glance(
+        self, body: Body, read: Read, target: Sequences, inputs: Tensor, slots: Tensor, chance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What each slot should say, (B, U), and whether it is shown that."""
+        hidden = body.decode(inputs, slots, read.memory)
+        wanted = self._lattice(body, hidden, slots, target).best(body.nothing)
+        path, _ = self._path(body, hidden, slots, ())
+        real = _up_to(slots, inputs.shape[1])
+        wrong = ((path != wanted) & real).sum(1)
+        return wanted, first(chance[:, : real.shape[1]], real, self.glancing * wrong)
+
+
+class Masks(Output):
+    """A length, then masks that are predicted, some of them again and again."""
+
+    usual = Effort(passes=4, lengths=3)
+
+    def __init__(self, config: NonAutoregressiveConfig) -> None:
+        super().__init__()
+        self.longest = config.context
+        # For each difference from the source's length, from 1 − longest to longest − 1.
+        self.differences = nn.Parameter(torch.zeros(config.width, 2 * config.context - 1))
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield self.differences
+
+    def draws(self, batch: Pair) -> tuple[int, int]:
+        rows, width = batch.target.ids.shape
+        return rows, 1 + width
+
+    def loss(self, body: Body, read: Read, target: Sequences, chance: Tensor, smoothing: float) -> Tensor:
+        real = target.mask
+        count = 1 + (chance[:, 0] * target.lengths).floor()
+        masked = first(chance[:, 1 : 1 + real.shape[1]], real, count)
+        weights = (target.lengths / count)[masked.nonzero()[:, 0]]
+        nats = self._log_probs(body, read, target, masked, smoothing)
+        return -self._of_length(read, target).sum() - (weights * nats).sum()
+
+    def log_prob(self, body: Body, read: Read, target: Sequences) -> Tensor:
+        nats = target.ids.new_zeros(target.ids.shape, dtype=read.encoded.dtype)
+        nats[target.mask] = self._log_probs(body, read, target, target.mask)
+        return nats.sum(1) + self._of_length(read, target)
+
+    def write(self, body: Body, read: Read, effort: Effort, suppress: Sequence[int]) -> list[Written]:
+        lengths, of_lengths = self._likeliest(read, effort.lengths)  # (B, L)
+        candidates = lengths.shape[1]
+        repeated = map_state(lambda part: part.repeat_interleave(candidates, 0), read)
+        draft = self.refined(body, repeated, lengths.flatten(), effort.passes, suppress)
+        log_probs = draft.log_probs.sum(1).view_as(lengths) + of_lengths
+        scores = log_probs / lengths
+        best = scores.argmax(1, keepdim=True)  # (B, 1)
+        ids = draft.ids.view(*lengths.shape, -1)[torch.arange(len(best), device=best.device), best[:, 0]]
+        chosen = (part.gather(1, best)[:, 0].tolist() for part in (lengths, log_probs, scores))
+        found = zip(ids.tolist(), *chosen, strict=True)
+        return [Written(ids[:length], nats, score) for ids, length, nats, score in found]
+
+    def refined(self, body: Body, read: Read, lengths: Tensor, passes: int, suppress: Sequence[int]) -> Draft:
+        """Predict everything, then what is least sure once more in each further pass, less and less of it."""
+        real = _up_to(lengths, int(lengths.max()))
+        nothing = torch.full(real.shape, body.nothing, device=real.device)
+        draft = Draft(nothing, torch.zeros(real.shape, dtype=read.encoded.dtype, device=real.device))
+        unknown = real
+        for left in range(passes - 1, -1, -1):
+            draft = self.predicted(body, read, draft, unknown, lengths, suppress)
+            unknown = first(draft.log_probs, real, lengths * left // passes)
+        return draft
+
+    def predicted(
+        self, body: Body, read: Read, draft: Draft, unknown: Tensor, lengths: Tensor, suppress: Sequence[int]
+    ) -> Draft:
+        """The draft with its unknown tokens predicted from the others."""
+        ids, log_probs = draft.ids.masked_fill(unknown, body.nothing), draft.log_probs.clone()
+        hidden = self.hidden(body, read, ids, lengths)
+        ids[unknown], log_probs[unknown] = body.choose(hidden[unknown], suppress)
+        return Draft(ids, log_probs)
+
+    def hidden(self, body: Body, read: Read, ids: Tensor, lengths: Tensor) -> Tensor:
+        """What positions with these tokens, or masks, see: (B, K, D)."""
+        places = torch.arange(ids.shape[1], device=ids.device) * read.lengths[:, None] // lengths[:, None].clamp(min=1)
+        places = torch.minimum(places, read.lengths[:, None] - 1)  # those past the end of a row
+        stretched = read.encoded.gather(1, places[..., None].expand(-1, -1, read.encoded.shape[2]))
+        return body.decode(body.tokens.embed(ids) + stretched, lengths, read.memory)
+
+    def _log_probs(self, body: Body, read: Read, target: Sequences, masked: Tensor, smoothing: float = 0.0) -> Tensor:
+        """(N,) nats of the tokens that are masked, given the others."""
+        hidden = self.hidden(body, read, target.ids.masked_fill(masked, body.nothing), target.lengths)[masked]
+        return body.tokens.log_probs(hidden, target.ids[masked][:, None], smoothing=smoothing)[:, 0]
+
+    def _lengths(self, read: Read) -> Tensor:
+        """(B, C) nats of every length from 1 on."""
+        real = _up_to(read.lengths, read.encoded.shape[1])
+        mean = read.encoded.masked_fill(~real[..., None], 0.0).sum(1) / read.lengths[:, None]
+        every = torch.arange(self.longest, device=mean.device)
+        places = every + self.longest - read.lengths[:, None]  # (B, C)
+        return (mean @ self.differences).gather(1, places).log_softmax(1)
+
+    def _of_length(self, read: Read, target: Sequences) -> Tensor:
+        """(B,) nats of the lengths that targets have; none is empty."""
+        nats = self._lengths(read).gather(1, (target.lengths - 1).clamp(min=0)[:, None])[:, 0]
+        return nats.masked_fill(target.lengths == 0, -torch.inf)
+
+    def _likeliest(self, read: Read, count: int) -> tuple[Tensor, Tensor]:
+        """(B, L) lengths, and their nats."""
+        nats, places = self._lengths(read).topk(min(count, self.longest), dim=1)
+        return places + 1, nats
+
+
+class Draft(NamedTuple):
+    """A target in the making."""
+
+    ids: Tensor  # (B, K)
+    log_probs: Tensor  # (B, K) of each token when it was predicted; 0 past a row's length
+
+
+OUTPUTS: dict[str, type[Slots] | type[Masks]] = {"ctc": Slots, "masked": Masks}
+
+
+def _up_to(lengths: Tensor, width: int) -> Tensor:
+    """(B, K), true where a position is real."""
+    return torch.arange(width, device=lengths.device) < lengths[:, None]
+
+
+def first(order: Tensor, among: Tensor, count: Tensor) -> Tensor:
+    """(B, K), true for the `count` positions of each row that come first in the order, among those that may."""
+    places = order.masked_fill(~among, torch.inf).argsort(dim=1, stable=True)
+    ranks = torch.empty_like(places).scatter_(
+        1, places, torch.arange(order.shape[1], device=order.device).expand_as(places)
+    )
+    return (ranks < count[:, None]) & among

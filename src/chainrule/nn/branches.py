@@ -1,0 +1,86 @@
+"""The two branches of the hybrid: one reads the target so far, the other plans all of it from the source alone.
+
+Shape letters: B rows, S source vectors, P positions that are planned, K tokens in a chunk, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chainrule.nn.allocation import Allocation, first
+from chainrule.nn.attention import SourceAttention, padding_bias
+from chainrule.nn.dropout import VariationalDropout
+from chainrule.nn.recurrent import GRU, LayerState
+from chainrule.nn.recurrent_encoder import RecurrentEncoder
+
+
+class Plan(NamedTuple):
+    """All that is known of a target before its first token: functions of the source and of nothing else."""
+
+    source: Tensor  # (B, S, D) m
+    lengths: Tensor  # (B,)
+    contexts: Tensor  # (B, P, D) c; zeros past a row's positions, here and below
+    drafts: Tensor  # (B, P, D) n
+    weights: Tensor  # (B, P) min(1, mass / θ)
+
+
+class Branches(nn.Module):
+    """Vectors for P_AR and P_NAR at every position, up to the readout.
+
+    c_t, mass_t = allocation of the source m to the positions
+    n = BiLSTM(c_1 … c_P)                                                               sees no target
+    h_t = GRU([e(y_{t−1}); c_t], h_{t−1}),    α_t = softmax_n(h_t · m_n),
+    a_t = tanh(W [Σ_n α_tn m_n; h_t])                                                   sees y_<t
+    """
+
+    def __init__(self, width: int, layers: int, *, least_mass: float, dropout: float) -> None:
+        super().__init__()
+        self.least_mass = least_mass
+        self.allocation = Allocation(width)
+        self.drafting = RecurrentEncoder("lstm", layers, width, bidirectional=True, dropout=dropout)
+        self.writing = nn.ModuleList(GRU(2 * width if not layer else width, width) for layer in range(layers))
+        self.combine = nn.Linear(2 * width, width)
+        self.dropout = VariationalDropout(dropout)
+
+    def plan(self, source: Tensor, lengths: Tensor, counts: Tensor) -> Plan:
+        """For source vectors (B, S, D) and so many positions in each row, (B,)."""
+        wanted = first(counts, int(counts.max()))
+        contexts, mass = self.allocation(source, first(lengths, source.shape[1]), wanted)
+        drafts = self.drafting(self.dropout(contexts.transpose(0, 1)), counts).outputs.transpose(0, 1)
+        weights = (mass / self.least_mass).clamp(max=1) if self.least_mass else wanted.to(mass)
+        return Plan(source, lengths, contexts, drafts, weights)
+
+    def write(
+        self, embedded: Tensor, contexts: Tensor, states: tuple[LayerState, ...]
+    ) -> tuple[Tensor, tuple[LayerState, ...]]:
+        """The GRU's h after tokens (B, K, D), each with the context (B, K, D) of what follows; and its states then."""
+        values = torch.cat([embedded, contexts], -1).transpose(0, 1)  # (K, B, 2D): time first
+        after = []
+        for layer, before in zip(cast(Iterable[GRU], self.writing), states, strict=True):
+            values, state = layer(self.dropout(values), before)
+            after.append(state)
+        return values.transpose(0, 1), tuple(after)
+
+    def look(self, hidden: Tensor, source: Tensor, lengths: Tensor) -> Tensor:
+        """From vectors h (B, K, D) to a, by attention over source vectors (B, S, D)."""
+        context = attention_over(source, lengths)(hidden[:, None])[:, 0]
+        looked = self.combine(torch.cat([context, hidden], -1)).tanh()
+        return cast(Tensor, self.dropout(looked.transpose(0, 1))).transpose(0, 1)  # which takes time first
+
+
+def attention_over(source: Tensor, lengths: Tensor) -> SourceAttention:
+    """Attention with one head, whose keys and values are the source vectors (B, S, D) as they are."""
+    vectors = source[:, None]
+    return SourceAttention(vectors, vectors, padding_bias(lengths, source.shape[1], source.dtype), scale=1.0)
+
+
+def at(values: Tensor, where: Tensor) -> Tensor:
+    """(B, K, D): what values (B, P, D) are at positions (B, K); zeros past the last."""
+    padded = F.pad(values, (0, 0, 0, 1))
+    where = where.clamp(max=values.shape[1])
+    return padded.gather(1, where[..., None].expand(-1, -1, values.shape[-1]))

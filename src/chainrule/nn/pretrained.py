@@ -1,0 +1,135 @@
+"""BERT and GPT-2, reduced to what reading a text with their pretrained weights takes.
+
+    BERT     x⁰ = norm(E[s] + p + e_A)     h = norm(x + Attention(x))     x' = norm(h + MLP(h))     m = xᴸ
+    GPT-2    x⁰ = E[s] + p                 h = x + Attention(norm(x))     x' = h + MLP(norm(h))     m = norm(xᴸ)
+
+with learned positions p. In BERT (Devlin et al., 2019) every token sees every other, and e_A says that there is one
+text only; in GPT-2 (Radford et al., 2019) a token sees itself and those before it. There is no readout and no cache:
+`models.gpt` has both for GPT-2. Shape letters: B rows, S tokens, N = B·S, D width, H heads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chainrule.nn.attention import Attend, CausalAttention, WholeAttention, padding_bias
+from chainrule.nn.linear import Projection
+from chainrule.nn.norms import LayerNorm
+
+
+def _gelu_by_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": _gelu_by_tanh,
+    "gelu_pytorch_tanh": _gelu_by_tanh,
+    "relu": F.relu,
+}
+"""By the names that Hugging Face has for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What distinguishes one BERT, or one GPT-2, from another."""
+
+    vocabulary: int
+    context: int  # the longest text
+    width: int
+    layers: int
+    heads: int
+    inner: int  # width of the MLP's hidden layer
+    activation: str  # one of ACTIVATIONS
+    epsilon: float  # in the norms
+
+
+class Reader(nn.Module, ABC):
+    """From token ids to a vector for each."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.words = nn.Parameter(torch.empty(shape.vocabulary, shape.width))
+        self.positions = nn.Parameter(torch.empty(shape.context, shape.width))
+        self.norm = LayerNorm(shape.width, eps=shape.epsilon)
+
+    @abstractmethod
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """(B, S) to (B, S, D); what stands past a row's length changes nothing before it."""
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.words) + self.positions[: ids.shape[1]]
+
+
+class Bert(Reader):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.first_text = nn.Parameter(torch.empty(shape.width))  # e_A
+        self.blocks = nn.ModuleList(BertBlock(shape) for _ in range(shape.layers))
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        embedded = self.norm(self._embedded(ids) + self.first_text)
+        x, attend = embedded.flatten(0, 1), WholeAttention(padding_bias(lengths, ids.shape[1], embedded.dtype))
+        for block in self.blocks:
+            x = block(x, len(ids), attend)
+        return cast(Tensor, x).view_as(embedded)
+
+
+class GPT2(Reader):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.blocks = nn.ModuleList(GPT2Block(shape) for _ in range(shape.layers))
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        embedded = self._embedded(ids)
+        x, attend = embedded.flatten(0, 1), CausalAttention()
+        for block in self.blocks:
+            x = block(x, len(ids), attend)
+        return cast(Tensor, self.norm(x)).view_as(embedded)
+
+
+class Block(nn.Module):
+    """Attention and an MLP. Matrices are stored (in, out)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.activation = ACTIVATIONS[shape.activation]
+        self.query_key_value = Projection(shape.width, 3 * shape.width, bias=True)
+        self.attention_out = Projection(shape.width, shape.width, bias=True)
+        self.attention_norm = LayerNorm(shape.width, eps=shape.epsilon)
+        self.mlp_in = Projection(shape.width, shape.inner, bias=True)
+        self.mlp_out = Projection(shape.inner, shape.width, bias=True)
+        self.mlp_norm = LayerNorm(shape.width, eps=shape.epsilon)
+
+    def attention(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
+        projected = self.query_key_value(x).view(rows, -1, 3, self.heads, x.shape[1] // self.heads)
+        query, key, value = projected.transpose(1, 3).unbind(2)  # (B, H, S, D/H) each
+        return cast(Tensor, self.attention_out(attend(query, key, value).transpose(1, 2).reshape(x.shape)))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.mlp_out(self.activation(self.mlp_in(x))))
+
+
+class BertBlock(Block):
+    """Norms after the sums."""
+
+    def forward(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
+        x = self.attention_norm(x + self.attention(x, rows, attend))
+        return cast(Tensor, self.mlp_norm(x + self.mlp(x)))
+
+
+class GPT2Block(Block):
+    """Norms before the branches."""
+
+    def forward(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rows, attend)
+        return x + self.mlp(self.mlp_norm(x))

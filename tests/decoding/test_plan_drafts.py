@@ -1,0 +1,64 @@
+"""A hybrid drafts for itself: its plan, checked by its whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chainrule.decoding import GREEDY, Sampling, generate
+from chainrule.decoding.drafts import Text
+from chainrule.decoding.plan_drafts import PlanDrafter
+from chainrule.decoding.speculative import Steady
+from chainrule.errors import DecodingError
+from chainrule.models.hybrid import Hybrid
+from chainrule.models.hybrid_language import HybridLanguage
+from chainrule.testing.tiny import tiny_model
+from chainrule.types import Sequences
+
+PROMPTS = [[1, 2, 3], [], [4, 4, 0, 1, 2]]
+SOURCE = Sequences(torch.tensor([[1, 2, 3, 5, 0], [3, 0, 0, 0, 0], [4, 2, 0, 0, 0]]), torch.tensor([5, 2, 3]))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("family", ["hybrid", "hybrid_language"])
+def test_a_model_that_drafts_for_itself_writes_what_it_writes_without(family: str, sampling: Sampling) -> None:
+    model = tiny_model(family).double()
+    source = SOURCE if isinstance(model, Hybrid) else None
+    words = {"length": 20, "sampling": sampling, "seeds": [1, 2, 3], "eos": None, "source": source}
+    plain = generate(model, PROMPTS, **words)
+    drafted = generate(model, PROMPTS, draft=PlanDrafter(model), pace=Steady(4), **words)
+    assert [one.ids for one in drafted] == [one.ids for one in plain]
+
+
+@torch.no_grad()
+def test_guesses_are_what_the_second_branch_expects_up_to_the_end_of_its_plan() -> None:
+    model = tiny_model("hybrid_language", "fixed").double()  # chunks of 5
+    assert isinstance(model, HybridLanguage)
+    alone = model.with_gamma(1.0)
+    drafter = PlanDrafter(model)
+    drafter.begin(None)
+    texts = [Text(0, [1, 2, 3, 4, 0, 1]), Text(1, [2]), Text(2, [0, 1, 2, 3])]
+    found = drafter.propose(texts, 3, lambda logits: logits.argmax(-1))
+    assert [len(row) for row in found] == [3, 3, 1]
+    for (_, ids), row in zip(texts, found, strict=True):
+        following = [*ids, *row]
+        step = alone.extend(torch.tensor([following[:-1]]), alone.start().state)
+        assert step.logits[0, len(ids) - 1 :].argmax(-1).tolist() == row
+
+
+def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("hybrid").double()
+    assert isinstance(model, Hybrid)
+    made = []
+    foresee = Hybrid.foresee
+    monkeypatch.setattr(Hybrid, "foresee", lambda *words: made.append(1) or foresee(*words))
+    words = {"length": 8, "sampling": GREEDY, "seeds": [0] * 3, "eos": None, "source": SOURCE}
+    generate(model, [[]] * 3, draft=PlanDrafter(model), pace=Steady(4), **words)
+    assert len(made) == 1
+
+
+def test_a_model_without_a_plan_and_one_of_another_vocabulary_are_refused() -> None:
+    with pytest.raises(DecodingError, match="GPT plans nothing ahead"):
+        PlanDrafter(tiny_model("gpt"))
+    with pytest.raises(DecodingError, match="vocabulary of 5 tokens and the model one of 4"):
+        PlanDrafter(tiny_model("hybrid_language")).check(tiny_model("gpt", vocabulary=4))

@@ -1,0 +1,375 @@
+"""Speculative decoding writes what plain decoding writes, sooner."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from chainrule.data.corpus import Corpus
+from chainrule.decoding import (
+    GREEDY,
+    EitherDrafter,
+    LookupDrafter,
+    ModelDrafter,
+    Sampling,
+    generate,
+    speculative,
+    stream,
+)
+from chainrule.decoding.drafts import Drafter, Text, counted_draft
+from chainrule.decoding.reading import Track
+from chainrule.decoding.speculative import Pace, Steady
+from chainrule.errors import DecodingError
+from chainrule.models.ngram import NGram, NGramConfig
+from chainrule.testing.tiny import tiny_model
+from chainrule.training import counting
+from chainrule.types import Sequences, Step
+
+PROMPTS = [[1, 2, 3], [], [4], [2, 2, 1], [3, 1, 4, 1, 2, 3], [2] * 15]
+WILD = Sampling(temperature=1.3, top_k=4, top_p=0.9, min_p=0.01, repetition_penalty=1.2)
+SAMPLINGS = pytest.mark.parametrize("sampling", [GREEDY, Sampling(), WILD], ids=["greedy", "plain", "wild"])
+
+
+def assert_same(one, other):
+    assert [(g.ids, g.finished) for g in one] == [(g.ids, g.finished) for g in other]
+    assert [g.log_prob for g in one] == pytest.approx([g.log_prob for g in other])
+
+
+class Oracle(Drafter):
+    """Knows what comes, but tells only so much of it before it lies: `honest` tokens at a time, by row."""
+
+    def __init__(self, texts, honest):
+        self.texts, self.honest = texts, honest
+
+    def check(self, model):
+        pass
+
+    def begin(self, source):
+        self.calls = 0
+
+    def propose(self, texts, count, pick):
+        self.calls += 1
+        found = []
+        for owner, ids in texts:
+            following = [*self.texts[owner][len(ids) :], *[0] * count][:count]
+            honest = self.honest[owner]
+            found.append([token if place < honest else (token + 1) % 5 for place, token in enumerate(following)])
+        return found
+
+
+class Counted(torch.nn.Module):
+    """Counts how often a model is asked to read on."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.reads, extend = 0, model.extend
+
+        def counting_extend(tokens, state):
+            self.reads += 1
+            return extend(tokens, state)
+
+        model.extend = counting_extend
+
+
+@pytest.fixture(params=["itself", "another", "the text", "either", "nothing like it"])
+def drafter(request, model, make_unigram):
+    if request.param == "the text":
+        return LookupDrafter(shortest=1)
+    return {
+        "itself": ModelDrafter(model),
+        "either": EitherDrafter(LookupDrafter(shortest=2), ModelDrafter(tiny_model("gpt", seed=1).double())),
+        "another": ModelDrafter(tiny_model("recurrent", "gru").double()),
+        "nothing like it": ModelDrafter(make_unigram([0.2] * 5)),
+    }[request.param]
+
+
+@SAMPLINGS
+@pytest.mark.parametrize("width", [2, 5])
+def test_any_drafter_leaves_the_text_as_it_is(model, drafter, sampling, width):
+    settings = {"length": 30, "sampling": sampling, "seeds": range(6), "eos": 0}
+    plain = generate(model, PROMPTS, **settings)
+    assert_same(generate(model, PROMPTS, draft=drafter, pace=Steady(width), **settings), plain)
+    assert sampling.greedy or len({len(text.ids) for text in plain}) > 1  # rows end, and the others go on
+
+
+def test_the_best_pace_leaves_the_text_as_it_is(model):
+    settings = {"length": 60, "sampling": Sampling(), "seeds": range(6)}
+    plain = generate(model, PROMPTS, **settings)
+    assert_same(generate(model, PROMPTS, draft=model, **settings), plain)
+
+
+@pytest.mark.parametrize(("family", "draft"), [("gpt", "ngram"), ("ngram", "gpt"), ("recurrent", "self")])
+def test_greedy_text_is_the_same_for_thousands_of_prompts(family, draft):
+    model, prompts = tiny_model(family), torch.randint(5, (2000, 6), generator=torch.Generator().manual_seed(0))
+    drafter = LookupDrafter(shortest=1) if draft == "self" else ModelDrafter(tiny_model(draft, seed=3))
+    for batch in prompts.split(250):
+        rows = [row[: 1 + index % 6] for index, row in enumerate(batch.tolist())]
+        settings = {"length": 12, "sampling": GREEDY, "seeds": [0] * len(rows)}
+        plain = generate(model, rows, **settings)
+        drafted = generate(model, rows, draft=drafter, pace=Steady(4), **settings)
+        assert [text.ids for text in drafted] == [text.ids for text in plain]
+
+
+def test_sampled_sequences_are_as_frequent_as_the_model_says(make_bigram):
+    target = [[0.7, 0.2, 0.1], [0.1, 0.5, 0.4], [0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]
+    other = [[0.5, 0.3, 0.2], [0.2, 0.6, 0.2], [0.1, 0.1, 0.8], [0.4, 0.4, 0.2]]
+    count = 6000
+    found = generate(
+        make_bigram(target),
+        [[]] * count,
+        length=3,
+        sampling=Sampling(),
+        seeds=range(count),
+        draft=ModelDrafter(make_bigram(other)),
+        pace=Steady(3),
+    )
+    texts = [tuple(text.ids) for text in found]
+    statistic = 0.0
+    for first, second, third in itertools.product(range(3), repeat=3):
+        expected = count * target[3][first] * target[first][second] * target[second][third]
+        statistic += (texts.count((first, second, third)) - expected) ** 2 / expected
+    assert statistic < 54.1  # chi-square, 26 degrees of freedom, p = 0.001
+
+
+def test_rows_advance_by_what_was_right_in_each(model):
+    settings = {"length": 40, "sampling": Sampling(), "seeds": range(6)}
+    plain = generate(model, PROMPTS, **settings)
+    texts = [[*prompt, *text.ids] for prompt, text in zip(PROMPTS, plain, strict=True)]
+    oracle = Oracle(texts, honest=[0, 1, 2, 3, 4, 5])
+    assert_same(generate(model, PROMPTS, draft=oracle, pace=Steady(5), **settings), plain)
+
+
+def test_right_guesses_save_readings_of_the_model(recurrent):
+    [plain] = generate(recurrent, [[1]], length=41, sampling=GREEDY, seeds=[0])
+    counted = Counted(recurrent)
+    oracle = Oracle([[1, *plain.ids]], honest=[9])
+    generate(recurrent, [[1]], length=41, sampling=GREEDY, seeds=[0], draft=oracle, pace=Steady(5))
+    assert counted.reads == 1 + 40 / 5  # the prompt gives the first token, and every block five more
+
+
+def test_a_step_tells_all_tokens_of_a_row_in_order(recurrent):
+    settings = {"length": 21, "sampling": GREEDY, "seeds": [0]}
+    [plain] = generate(recurrent, [[1]], **settings)
+    steps = list(stream(recurrent, [[1]], draft=Oracle([[1, *plain.ids]], [9]), pace=Steady(5), **settings))
+    assert [len(tokens) for tokens in steps] == [1, 5, 5, 5, 5]
+    assert [token.id for tokens in steps for token in tokens] == plain.ids
+    assert [token.finished for tokens in steps for token in tokens] == [None] * 20 + ["length"]
+
+
+def test_a_row_that_is_stopped_within_a_block_tells_nothing_after_it(recurrent):
+    [free] = generate(recurrent, [[1]], length=20, sampling=Sampling(), seeds=[0])
+    stop_after = {"length": 20, "sampling": Sampling(), "seeds": [0], "stop": lambda ids: len(ids) == 8}
+    [stopped] = generate(recurrent, [[1]], draft=Oracle([[1, *free.ids]], [9]), pace=Steady(5), **stop_after)
+    assert (stopped.ids, stopped.finished) == (free.ids[:8], "stop")
+
+
+def test_guesses_count_as_seen_for_the_choices_after_them(make_unigram):
+    model = make_unigram([0.3, 0.25, 0.2, 0.15, 0.1])
+    sampling = Sampling(greedy=True, repetition_penalty=9.0)
+    draft = Oracle([[0, 1, 2, 3, 4]], honest=[9])
+    [found] = generate(model, [[]], length=5, sampling=sampling, seeds=[0], draft=draft, pace=Steady(5))
+    assert found.ids == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("context", [1, 2, 3, 7])
+def test_blocks_end_where_the_window_of_the_model_moves(make_bounded, context):
+    model = make_bounded(context)
+    settings = {"length": 4 * context + 3, "sampling": Sampling(), "seeds": range(6)}
+    plain = generate(model, PROMPTS, **settings)
+    for draft in (make_bounded(4), LookupDrafter(shortest=1)):  # the first has a window of its own
+        assert_same(generate(model, PROMPTS, draft=draft, pace=Steady(4), **settings), plain)
+
+
+def test_a_model_with_a_source_is_drafted_for_with_and_without_it():
+    model, source = tiny_model("transformer").double(), Sequences.pack([[1, 2, 3], [4], [5, 0]])
+    settings = {"length": 9, "sampling": Sampling(), "seeds": range(3), "source": source}
+    plain = generate(model, [[]] * 3, **settings)
+    for draft in (tiny_model("seq2seq", seed=1), tiny_model("ngram")):
+        assert_same(generate(model, [[]] * 3, draft=draft, pace=Steady(4), **settings), plain)
+
+
+def test_a_draft_of_another_vocabulary_is_refused(recurrent):
+    with pytest.raises(DecodingError, match=r"vocabulary of 7 tokens and the model one of 5.*same tokenizer"):
+        stream(
+            recurrent, [[1]], length=3, sampling=GREEDY, seeds=[0], draft=tiny_model("recurrent", "gru", vocabulary=7)
+        )
+
+
+def test_a_draft_that_needs_a_source_is_refused_where_there_is_none(recurrent):
+    with pytest.raises(DecodingError, match="draft translates"):
+        stream(recurrent, [[1]], length=3, sampling=GREEDY, seeds=[0], draft=tiny_model("seq2seq"))
+
+
+# Taking back
+
+
+@pytest.mark.parametrize("family", ["gpt", "recurrent", "causal_conv", "ngram"])
+@pytest.mark.parametrize("counts", [[0, 3, 1], [2, 2, 2], [0, 0, 0], [4, 4, 0]])
+@torch.no_grad()
+def test_what_was_taken_back_leaves_no_trace(family, counts):
+    model = tiny_model(family).double()
+    tokens = torch.randint(5, (3, 7), generator=torch.Generator().manual_seed(0))
+    track = Track(model, model.extend(tokens[:, :3], model.start(batch_size=3).state).state)
+    track.mark()
+    track.read(tokens[:, 3:5])
+    track.read(tokens[:, 5:])
+    track.take_back(counts)
+    following = torch.tensor([[1, 4], [2, 0], [3, 3]])
+    found = track.read(following)
+    for row, count in enumerate(counts):
+        kept = torch.cat([tokens[row, : 7 - count], following[row]])[None]
+        expected: Step = model.extend(kept, model.start().state)
+        torch.testing.assert_close(found[row], expected.logits[0, -2:], rtol=0, atol=1e-5)
+
+
+# Drafters
+
+
+class Nothing:
+    """The text itself has no logits to pick from."""
+
+    greedy = True
+
+
+nothing = Nothing()
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_an_ngram_guesses_what_it_would_write_greedily(order):
+    model = NGram(NGramConfig(vocabulary=5, order=order))
+    model.observe(Sequences.full(torch.randint(5, (1, 300), generator=torch.Generator().manual_seed(order))))
+    model.estimate()
+    texts = [[], [3], [1, 2, 3, 4, 0, 1], *torch.randint(5, (50, 9)).tolist()]
+    written = generate(model, texts, length=8, sampling=GREEDY, seeds=[0] * len(texts))
+    assert [model.guess(text, 8) for text in texts] == [text.ids for text in written]
+
+
+def test_an_ngram_that_has_counted_more_guesses_anew():
+    model = NGram(NGramConfig(vocabulary=5, order=2))
+    for text, expected in (([1, 2] * 9, 2), ([1, 3] * 99, 3)):
+        model.observe(Sequences.full(torch.tensor([text])))
+        model.estimate()
+        assert model.guess([1], 1) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "proposal"),
+    [
+        ([1, 2, 3, 9, 8, 7, 1, 2, 3], [9, 8, 7, 1]),
+        ([1, 2, 3, 9, 4, 2, 3, 5, 1, 2, 3], [9, 4, 2, 3]),  # a longer end is known than the later one, 2 3
+        ([6, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2]),  # in circles
+        ([5, 5], [5, 5, 5, 5]),
+        ([1, 2, 3, 4], []),
+        ([], []),
+    ],
+)
+def test_the_text_proposes_what_followed_its_longest_known_end(text, proposal):
+    drafter = LookupDrafter(shortest=1)
+    drafter.begin(None)
+    drafter.propose([Text(0, text[:2])], 4, nothing)  # it reads on from there
+    assert drafter.propose([Text(0, text)], 4, nothing) == [proposal]
+
+
+def test_short_ends_are_not_looked_for():
+    drafter = LookupDrafter(shortest=3)
+    drafter.begin(None)
+    assert drafter.propose([Text(0, [1, 2, 9, 1, 2])], 4, nothing) == [[]]
+    assert drafter.propose([Text(1, [1, 2, 3, 9, 1, 2, 3])], 2, nothing) == [[9, 1]]
+
+
+def test_the_second_drafter_is_asked_where_the_first_says_nothing():
+    model = NGram(NGramConfig(vocabulary=5, order=2))
+    model.observe(Sequences.full(torch.tensor([[1, 2, 3, 4, 0] * 9])))
+    model.estimate()
+    drafter = EitherDrafter(LookupDrafter(shortest=2), ModelDrafter(model))
+    drafter.begin(None)
+    assert drafter.propose([Text(0, [1, 0, 4, 1, 0]), Text(1, [1, 2])], 2, nothing) == [[4, 1], [3, 4]]
+
+
+def test_a_counted_draft_is_found_again_in_the_cache(tmp_path, monkeypatch):
+    corpus = Corpus.of_tokens([1, 2, 3, 1, 2, 4] * 20, vocabulary=5)
+    first = counted_draft(corpus, 5, cache=tmp_path)
+    turned = counted_draft(corpus, 5, backwards=True, cache=tmp_path)
+    monkeypatch.setattr(counting, "count", None)
+    again = counted_draft(corpus, 5, cache=tmp_path)
+    assert all(torch.equal(one, other) for one, other in zip(first.buffers(), again.buffers(), strict=True))
+    texts = [generate(model, [[1]], length=3, sampling=GREEDY, seeds=[0])[0].ids for model in (again, turned)]
+    assert texts[0][0] == 2
+    assert texts[1][0] in (3, 4)
+
+
+def test_a_damaged_entry_of_the_cache_is_counted_anew(tmp_path):
+    corpus = Corpus.of_tokens([1, 2, 3, 1, 2, 4] * 20, vocabulary=5)
+    counted_draft(corpus, 5, cache=tmp_path)
+    [file] = tmp_path.glob("*/model.safetensors")
+    file.write_bytes(file.read_bytes()[:50])
+    [text] = generate(counted_draft(corpus, 5, cache=tmp_path), [[1]], length=1, sampling=GREEDY, seeds=[0])
+    assert text.ids == [2]
+
+
+# The pace
+
+
+def run(pace, blocks, accuracy, cost, guess=0.0):
+    """Let a pace choose, and tell it what came of it; the widths that it chose."""
+    chosen = []
+    random = torch.Generator().manual_seed(0)
+    for _ in range(blocks):
+        width = pace.width()
+        chosen.append(width)
+        if width > 1:
+            hits = torch.rand(width - 1, generator=random) < accuracy
+            right = int(hits.long().cumprod(0).sum())
+            pace.saw_guesses(width - 1, guess * (width - 1))
+            pace.saw_choices([width - 1], [right])
+        pace.saw_block(width, cost(width))
+    return chosen
+
+
+def test_good_guesses_are_made_far_ahead_and_fair_ones_less_far():
+    def cost(width):
+        return 1.0 if width == 1 else 1.5 + 0.1 * width
+
+    widths = [max(set(found := run(Pace(), 200, a, cost)[50:]), key=found.count) for a in (0.98, 0.7)]
+    assert widths[0] == 16
+    assert widths[1] in (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "cost", "guess"),
+    [(0.05, lambda width: 1 + 0.1 * width, 0.0), (0.95, lambda width: width, 0.1), (0.8, lambda width: 1.0, 2.0)],
+    ids=["bad guesses", "a block costs what its tokens cost", "dear guesses"],
+)
+def test_drafting_rests_where_it_does_not_pay_and_is_given_another_chance(accuracy, cost, guess):
+    pace = Pace()
+    chosen = run(pace, 600, accuracy, cost, guess)
+    assert chosen.count(1) > 560
+    assert any(width > 1 for width in chosen[100:])
+    again = run(pace, 600, 0.99, lambda width: 1.0)
+    assert again[-100:].count(16) > 90  # the text has changed, and guessing pays
+
+
+def test_one_slow_measurement_does_not_decide():
+    pace = Pace()
+    slow = itertools.count()
+    chosen = run(pace, 300, 0.98, lambda width: 50.0 if width == 16 and next(slow) == 0 else 1.0)
+    assert chosen[-50:].count(16) > 40
+
+
+def test_where_guesses_do_not_pay_hardly_any_are_made(recurrent, monkeypatch):
+    """Through the decoder: the drafter is always wrong, and a block takes the time of its tokens."""
+    [plain] = generate(recurrent, [[1]], length=300, sampling=GREEDY, seeds=[0])
+    tokens_read, extend = 0, recurrent.extend
+
+    def ticking(tokens, state):
+        nonlocal tokens_read
+        tokens_read += tokens.shape[1]
+        return extend(tokens, state)
+
+    recurrent.extend = ticking
+    monkeypatch.setattr(speculative, "time", SimpleNamespace(perf_counter=lambda: float(tokens_read)))
+    liar = Oracle([[1, *plain.ids]], honest=[0])
+    assert_same(generate(recurrent, [[1]], length=300, sampling=GREEDY, seeds=[0], draft=liar), [plain])
+    assert 0 < liar.calls < 15
+    assert tokens_read < 400

@@ -1,0 +1,295 @@
+"""The hybrid, as a translator and as a language model; what holds for every family is in tests/testing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+import chainrule
+from chainrule.errors import ConfigError, RunError
+from chainrule.models.hybrid import Hybrid, HybridConfig, HybridModel
+from chainrule.models.hybrid_language import HybridLanguage, HybridLanguageConfig
+from chainrule.nn.pretrained import Bert
+from chainrule.objectives import BranchLikelihood, Likelihood, Objective
+from chainrule.testing import check_model
+from chainrule.types import Batch, Sequences, detach
+from tests.features.folders import PIECES, write_bert, write_small_gpt2
+from tests.models.copying import exact_matches, pairs
+
+VOCABULARY, SOURCE_VOCABULARY, CHUNK = 7, 9, 4
+
+
+def translator(**settings: Any) -> Hybrid:
+    torch.manual_seed(0)
+    values = {"vocabulary": VOCABULARY, "source_vocabulary": SOURCE_VOCABULARY, "width": 8, "layers": 1, **settings}
+    return scattered(Hybrid(HybridConfig.parse(values)))
+
+
+def language_model(**settings: Any) -> HybridLanguage:
+    torch.manual_seed(0)
+    values = {"vocabulary": VOCABULARY, "width": 8, "layers": 1, "chunk": CHUNK, **settings}
+    return scattered(HybridLanguage(HybridLanguageConfig.parse(values)))
+
+
+def scattered(model: HybridModel) -> Any:
+    """With parameters away from zero, so that every path matters."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model.double().eval()
+
+
+def sequences(rows: int, length: int, vocabulary: int = VOCABULARY, seed: int = 1) -> Sequences:
+    random = torch.Generator().manual_seed(seed)
+    return Sequences.full(torch.randint(vocabulary, (rows, length), generator=random))
+
+
+def pair(rows: int = 2, length: int = 5, source: int = 4) -> Batch:
+    return Batch(sequences(rows, length), sequences(rows, source, SOURCE_VOCABULARY, seed=2))
+
+
+# The mixture
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("gate", ["fixed", "learned", "gated"])
+def test_a_prediction_is_the_mixture_of_both_branches(gate: str) -> None:
+    model, batch = translator(gate=gate, gamma=0.3), pair()
+    hidden = model.hidden(batch)
+    first, second = model.branch_log_probs(hidden).exp()
+    gamma = model.shares(hidden)[..., None]
+    expected = (1 - gamma) * first + gamma * second
+    torch.testing.assert_close(model.logits(batch).exp(), expected)
+    torch.testing.assert_close(expected.sum(-1), torch.ones_like(expected[..., 0]))
+    assert (gamma > 0.01).all()
+
+
+@torch.no_grad()
+def test_gamma_is_one_number_unless_it_is_gated_or_a_position_lacks_mass() -> None:
+    model = translator(gate="fixed", gamma=0.3, least_mass=0.0)
+    torch.testing.assert_close(model.shares(model.hidden(pair())), torch.full((2, 5), 0.3, dtype=torch.float64))
+    wanting = translator(gate="fixed", gamma=0.3, least_mass=100.0)  # no position has so much of four source tokens
+    weights = wanting.plan(pair().source).weights  # type: ignore[arg-type]
+    torch.testing.assert_close(wanting.shares(wanting.hidden(pair())), 0.3 * weights[:, :5])
+    torch.testing.assert_close(weights.sum(1), torch.full((2,), 4 / 100, dtype=torch.float64))
+
+
+@torch.no_grad()
+def test_at_the_ends_of_gamma_stands_one_branch_alone() -> None:
+    model, batch = translator(least_mass=0.0), pair()
+    before = model.logits(batch)
+    branches = model.branch_log_probs(model.hidden(batch))
+    for gamma, branch in ((0.0, 0), (1.0, 1)):
+        torch.testing.assert_close(model.with_gamma(gamma).logits(batch), branches[branch])
+    assert torch.equal(model.logits(batch), before)  # the model itself stays as it was
+
+
+@torch.no_grad()
+def test_the_second_branch_sees_the_source_and_neither_the_target_nor_its_length() -> None:
+    model, (target, source) = translator(), pair(length=6)
+    drafts = model.branch_log_probs(model.hidden(Batch(target, source)))[1]
+    other = model.branch_log_probs(model.hidden(Batch(sequences(2, 3, seed=9), source)))[1]
+    assert torch.equal(other, drafts[:, :3])
+    elsewhere = Sequences.full((source.ids + 1) % SOURCE_VOCABULARY)  # type: ignore[union-attr]
+    assert not torch.allclose(model.branch_log_probs(model.hidden(Batch(target, elsewhere)))[1], drafts)
+
+
+@torch.no_grad()
+def test_the_source_alone_decides_how_far_is_planned_and_beyond_that_the_first_branch_writes() -> None:
+    model, source = translator(growth=0.5, slack=1, gate="fixed", gamma=0.9), sequences(1, 4, SOURCE_VOCABULARY)
+    assert model.plan(source).drafts.shape[1] == 3
+    batch = Batch(sequences(1, 6), source)
+    hidden = model.hidden(batch)
+    shares = model.shares(hidden)[0]
+    assert (shares[:3] > 0.1).all()
+    assert (shares[3:] < 1e-300).all()
+    torch.testing.assert_close(model.logits(batch)[:, 3:], model.branch_log_probs(hidden)[0][:, 3:])
+
+
+@torch.no_grad()
+def test_attention_maps_are_distributions_over_the_real_source() -> None:
+    source = Sequences(sequences(2, 5, SOURCE_VOCABULARY).ids, torch.tensor([5, 2]))
+    maps = translator().attention_maps(Batch(sequences(2, 6), source))
+    assert maps.shape == (2, 6, 5)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(2, 6, dtype=torch.float64))
+    assert not maps[1, :, 2:].any()
+
+
+# Training
+
+
+def test_branches_have_losses_of_their_own_in_training() -> None:
+    model, batch = translator(), pair()
+    hidden, targets = model.hidden(batch).flatten(0, 1), batch.target.ids.flatten()
+    first, second = model.branch_log_probs(hidden)
+    parts = [F.nll_loss(log_probs, targets, reduction="sum") for log_probs in (model.readout(hidden), first, second)]
+    found = BranchLikelihood(0.5)(model, hidden, targets)
+    torch.testing.assert_close(found, parts[0] + 0.5 * parts[1] + 0.5 * parts[2])
+    figures = BranchLikelihood(0.5).figures(model, hidden)
+    assert figures == {"gamma": pytest.approx(float(model.shares(hidden).detach().mean()))}
+
+
+def learner(**settings: Any) -> Hybrid:
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 12, "source_vocabulary": 12, "layers": 1, "width": 64, "dropout": 0.0}
+    return Hybrid(HybridConfig.parse({**sizes, **settings}))
+
+
+def learn(model: Hybrid, objective: Objective, steps: int) -> None:
+    """To turn texts round."""
+    generator = torch.Generator().manual_seed(1)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.005, weight_decay=0.0)
+    for _ in range(steps):
+        batch = pairs(model, 32, turned=True, generator=generator)
+        real = batch.target.mask
+        loss = objective(model, model.hidden(batch)[real], batch.target.ids[real]) / real.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    model.eval()
+
+
+def test_both_branches_learn_to_turn_a_text_round() -> None:
+    model = learner()
+    learn(model, BranchLikelihood(0.5), steps=200)
+    assert exact_matches(model, turned=True) > 0.9
+    for gamma in (0.0, 1.0):
+        assert exact_matches(model.with_gamma(gamma), turned=True) > 0.8
+
+
+def test_without_a_loss_of_its_own_the_second_branch_starves() -> None:
+    model = learner()
+    learn(model, Likelihood(), steps=200)
+    assert exact_matches(model.with_gamma(0.0), turned=True) > 0.8
+    assert exact_matches(model.with_gamma(1.0), turned=True) < 0.3
+
+
+def test_a_new_model_begins_with_the_frequencies_of_the_tokens() -> None:
+    torch.manual_seed(0)
+    model = Hybrid(HybridConfig(vocabulary=VOCABULARY, source_vocabulary=SOURCE_VOCABULARY, width=8))
+    frequencies = torch.rand(VOCABULARY).softmax(0)
+    model.eval().expect(frequencies.log())
+    with torch.no_grad():
+        found = model.logits(pair()).softmax(-1)
+    assert (found - frequencies).abs().max() < 0.05
+
+
+# The language model
+
+
+@torch.no_grad()
+def test_a_chunk_is_planned_from_the_chunk_before_it_and_nothing_else() -> None:
+    model, text = language_model(), sequences(1, 4 * CHUNK).ids
+    drafts = model.branch_log_probs(model.hidden(Batch(Sequences.full(text))))[1][0].view(4, CHUNK, -1)
+    for chunk in range(4):
+        other = text.clone().view(4, CHUNK)
+        other[chunk] = (other[chunk] + 1) % VOCABULARY
+        found = model.branch_log_probs(model.hidden(Batch(Sequences.full(other.view(1, -1)))))[1][0].view(4, CHUNK, -1)
+        changed = [not torch.equal(one, two) for one, two in zip(found, drafts, strict=True)]
+        assert changed == [before == chunk for before in range(-1, 3)]
+
+
+@torch.no_grad()
+def test_the_first_branch_reads_the_text_from_its_start() -> None:
+    model, text = language_model(), sequences(1, 4 * CHUNK).ids
+    other = text.clone()
+    other[0, 0] = (other[0, 0] + 1) % VOCABULARY
+    last = [model.branch_log_probs(model.hidden(Batch(Sequences.full(ids))))[0][0, -1] for ids in (text, other)]
+    assert not torch.allclose(*last, atol=1e-9)
+
+
+def test_gradients_reach_what_planned_a_chunk_that_was_begun_in_the_segment_before() -> None:
+    model, text = language_model(), sequences(2, CHUNK + 3).ids
+    with torch.no_grad():
+        state = model.extend(text[:, : CHUNK + 1], model.start(batch_size=2).state).state
+    hidden, _ = model.advance(text[:, CHUNK + 1 :], detach(state))
+    model.branch_log_probs(hidden)[1].square().sum().backward()
+    assert model.encoder.forward_layers[0].input_weight.grad.abs().sum() > 0  # type: ignore[union-attr]
+
+
+# Pretrained features
+
+
+@pytest.mark.parametrize("fine_tune", [False, True])
+@pytest.mark.parametrize("write", [write_bert, write_small_gpt2])
+def test_a_translator_with_pretrained_features_passes_every_check(tmp_path: Path, write: Any, fine_tune: bool) -> None:
+    write(tmp_path)
+    applied = check_model(
+        lambda: translator(source_vocabulary=PIECES, features=str(tmp_path), fine_tune=fine_tune, width=6)
+    )
+    assert {"the_future_does_not_matter", "no_gradient_reaches_the_future", "the_source_matters"} < set(applied)
+
+
+@pytest.mark.parametrize("write", [write_bert, write_small_gpt2])
+def test_a_language_model_with_pretrained_features_never_looks_ahead(tmp_path: Path, write: Any) -> None:
+    write(tmp_path)
+    applied = check_model(lambda: language_model(vocabulary=PIECES, features=str(tmp_path), width=6))
+    assert {"the_future_does_not_matter", "chunks_equal_the_whole", "saving_keeps_every_bit"} < set(applied)
+
+
+@torch.no_grad()
+def test_features_of_the_training_sources_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_bert(tmp_path / "bert")
+    model = translator(source_vocabulary=PIECES, features=str(tmp_path / "bert")).float()
+    source = sequences(3, 5, PIECES)
+    expected = model.log_prob(Batch(sequences(3, 4), source))
+    model.survey([(row, row) for row in source.ids.tolist()])
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the pretrained model was asked again")
+
+    monkeypatch.setattr(Bert, "forward", refuse)
+    torch.testing.assert_close(model.log_prob(Batch(sequences(3, 4), source)), expected)
+
+
+def test_a_run_with_frozen_features_is_loaded_again_without_holding_a_copy_of_them(tmp_path: Path) -> None:
+    folder, pairs = tmp_path / "bert", tmp_path / "pairs.tsv"
+    write_bert(folder)
+    pairs.write_text("cat sat\tKatze sitzt\ndog sat\tHund sitzt\ncat\tKatze\ndog cat\tHund Katze\n" * 5)
+    run = chainrule.train(
+        "hybrid",
+        data=str(pairs),
+        source_tokenizer=f"huggingface:{folder}",
+        steps=2,
+        out=tmp_path / "run",
+        settings={
+            "model": {"width": 8, "layers": 1, "features": str(folder)},
+            "data": {"duplicates": "keep"},
+            "train": {"validate_bleu": False},
+        },
+    )
+    text = {"text": "Hund sitzt", "source": "dog sat"}
+    again = chainrule.load(tmp_path / "run")
+    assert again.score(**text).nats_per_token == run.score(**text).nats_per_token
+    assert not [name for name in load_file(tmp_path / "run" / "model.safetensors") if name.startswith("pretrained")]
+    write_bert(folder, seed=1)
+    with pytest.raises(RunError, match="is not the one that this model was trained with"):
+        chainrule.load(tmp_path / "run")
+
+
+def test_a_pretrained_model_must_be_the_one_that_was_trained_with_and_read_its_own_pieces(tmp_path: Path) -> None:
+    write_bert(tmp_path)
+    model = translator(source_vocabulary=PIECES, features=str(tmp_path))
+    settings = model.config.model_dump()
+    assert settings["features_fingerprint"]
+    Hybrid(HybridConfig.parse(settings))
+    write_bert(tmp_path, seed=1)
+    with pytest.raises(RunError, match="is not the one that this model was trained with"):
+        Hybrid(HybridConfig.parse(settings))
+    with pytest.raises(ConfigError, match=rf"9 tokens, and the model in .* one of {PIECES}; .*huggingface:"):
+        translator(features=str(tmp_path))
+    with pytest.raises(ConfigError, match="chunk 16 is longer than the 15 tokens"):
+        language_model(vocabulary=PIECES, features=str(tmp_path), chunk=16)
+
+
+def test_bad_settings_are_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="gamma 0 is no place to begin for gate 'learned'"):
+        translator(gate="learned", gamma=0)
+    with pytest.raises(ConfigError, match="multiple of 2"):
+        translator(width=7)

@@ -1,0 +1,275 @@
+"""Parallel translation by CTC and by masks; what holds for every parallel family is in tests/testing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from chainrule.errors import DataError, DecodingError
+from chainrule.models.base import Effort, ParallelModel
+from chainrule.models.hybrid_regressive import HybridRegressive, HybridRegressiveConfig
+from chainrule.models.nonautoregressive import (
+    Draft,
+    Masks,
+    NonAutoregressive,
+    NonAutoregressiveConfig,
+    first,
+)
+from chainrule.models.transformer import Transformer
+from chainrule.testing import tiny_parallel
+from chainrule.training.learner import WholeTargets
+from chainrule.types import Batch, Sequences
+from tests.models.copying import pairs
+
+EOS = 0
+SOURCE = Sequences(torch.tensor([[3, 1, 2, 0], [4, 0, 0, 0], [5, 2, 0, 0]]), torch.tensor([4, 2, 3]))
+
+
+def of(variant: str, **settings: object) -> NonAutoregressive:
+    """A small model in float64 whose weights are all random."""
+    model = tiny_parallel("nonautoregressive", variant)
+    assert isinstance(model, NonAutoregressive)
+    if settings:
+        torch.manual_seed(0)
+        model = NonAutoregressive(model.config.model_copy(update=settings))
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.4)
+    return model.double().eval()
+
+
+def repeated(source: Sequences, row: int, times: int) -> Sequences:
+    return Sequences(source.ids[row : row + 1].expand(times, -1), source.lengths[row : row + 1].expand(times))
+
+
+@pytest.mark.parametrize(("variant", "shortest"), [("ctc", 0), ("masked", 1)])
+@torch.no_grad()
+def test_the_probabilities_of_all_targets_sum_to_one(variant: str, shortest: int) -> None:
+    """Of nothing at all too, which CTC can say: with two slots for two source tokens no target is longer than four."""
+    model = of(variant, vocabulary=3, context=4)
+    total = 0.0
+    for length in range(shortest, 5):
+        every = list(itertools.product(range(3), repeat=length))
+        target = Sequences(torch.tensor(every).view(len(every), length), torch.full((len(every),), length))
+        if not length:
+            target = Sequences(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([0]))
+        total += float(model.log_prob(Batch(target, repeated(SOURCE, 1, len(every)))).exp().sum())
+    assert total == pytest.approx(1.0)
+
+
+# CTC
+
+
+@torch.no_grad()
+def test_a_target_that_needs_more_slots_than_its_source_has_cannot_be_written() -> None:
+    model = of("ctc")
+    target = Sequences.full(torch.tensor([[1, 2, 3, 4, 0], [1, 2, 3, 0, 0], [1, 2, 3, 4, 0]]))
+    fits, too_long, also_fits = model.log_prob(Batch(target, SOURCE)).tolist()
+    assert too_long == -math.inf
+    assert -math.inf < min(fits, also_fits)
+
+
+def test_a_pair_that_cannot_be_written_teaches_nothing_and_breaks_nothing() -> None:
+    model = of("ctc").train()
+    batch = Batch(Sequences.full(torch.tensor([[1, 2, 3, 4, 0]])), Sequences.full(torch.tensor([[4, 0]])))
+    loss = model.loss(batch, model.chance(batch))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
+
+
+def test_ctc_has_one_pass_and_no_lengths_to_choose_from() -> None:
+    for effort in (Effort(2, 1), Effort(1, 3)):
+        with pytest.raises(DecodingError, match="writes in one pass and chooses no length"):
+            of("ctc").write(SOURCE, passes=effort.passes, lengths=effort.lengths)
+
+
+@torch.no_grad()
+def test_slots_that_are_shown_what_to_say_depend_on_it() -> None:
+    """Glancing happens in training, changes the loss, and shows more where more is wrong."""
+    model = of("ctc", glancing=1.0, dropout=0.0)
+    batch = Batch(Sequences(torch.tensor([[1, 2, 0], [1, 0, 0], [2, 0, 0]]), torch.tensor([3, 2, 2])), SOURCE)
+    chance = model.chance(batch)
+    assert chance.shape == (3, 8)
+    plain, glanced = (float(model.train(mode).loss(batch, chance)) for mode in (False, True))
+    assert plain == pytest.approx(-float(model.log_prob(batch).sum()))
+    assert glanced != pytest.approx(plain)
+
+
+# Masks
+
+
+@torch.no_grad()
+def test_a_pass_changes_what_is_unknown_and_nothing_else() -> None:
+    model = of("masked")
+    output = model.output
+    assert isinstance(output, Masks)
+    lengths = torch.tensor([5, 3, 4])
+    ids = torch.randint(5, (3, 5), generator=torch.Generator().manual_seed(2))
+    draft = Draft(ids, torch.full((3, 5), -0.5, dtype=torch.float64))
+    unknown = torch.tensor([[0, 1, 0, 0, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]).bool()
+    read = model.body.read(SOURCE)
+    after = output.predicted(model.body, read, draft, unknown, lengths, ())
+    assert torch.equal(after.ids[~unknown], ids[~unknown])
+    assert torch.equal(after.log_probs[~unknown], draft.log_probs[~unknown])
+    assert (after.ids[unknown] < model.vocabulary).all()
+    hidden = ids.masked_fill(unknown, 4)  # whatever stood there, the model does not see it
+    again = output.predicted(model.body, read, Draft(hidden, draft.log_probs), unknown, lengths, ())
+    assert torch.equal(again.ids[unknown], after.ids[unknown])
+
+
+@torch.no_grad()
+def test_fewer_and_fewer_tokens_are_predicted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = of("masked"), []
+    predicted = Masks.predicted
+
+    def watched(self: Masks, body: object, read: object, draft: Draft, unknown: torch.Tensor, *rest: object) -> Draft:
+        asked.append((unknown.sum(1).tolist(), draft))
+        found = predicted(self, body, read, draft, unknown, *rest)  # type: ignore[arg-type]
+        if len(asked) > 1:  # the least sure of the pass before
+            kept = draft.log_probs.masked_fill(unknown, math.inf)[:, :6].min(1).values
+            assert (draft.log_probs.masked_fill(~unknown, -math.inf).max(1).values <= kept).all()
+        return found
+
+    monkeypatch.setattr(Masks, "predicted", watched)
+    output = model.output
+    assert isinstance(output, Masks)
+    read = model.body.read(SOURCE)
+    output.refined(model.body, read, torch.tensor([6, 6, 6]), 3, ())
+    assert [counts for counts, _ in asked] == [[6, 6, 6], [4, 4, 4], [2, 2, 2]]
+
+
+@torch.no_grad()
+def test_one_pass_is_as_likely_as_it_says() -> None:
+    model = of("masked")
+    for row, written in enumerate(model.write(SOURCE, passes=1, lengths=1)):
+        target = Sequences.full(torch.tensor([written.ids]))
+        assert float(model.log_prob(Batch(target, repeated(SOURCE, row, 1)))) == pytest.approx(written.log_prob)
+        assert written.score <= 0
+
+
+@torch.no_grad()
+def test_more_lengths_never_give_a_worse_score() -> None:
+    model = of("masked")
+    scores = [[one.score for one in model.write(SOURCE, passes=2, lengths=count)] for count in (1, 3, 12, 99)]
+    for fewer, more in itertools.pairwise(scores):
+        assert all(two >= one - 1e-12 for one, two in zip(fewer, more, strict=True))
+    assert scores[0] != scores[2] == scores[3]
+
+
+@torch.no_grad()
+def test_the_objective_of_masks_is_what_its_equation_says() -> None:
+    model = of("masked")
+    output = model.output
+    assert isinstance(output, Masks)
+    ids, length = torch.tensor([[1, 2, 3, 0]]), 4
+    batch = Batch(Sequences.full(ids), repeated(SOURCE, 0, 1))
+    chance = torch.tensor([[0.3, 0.9, 0.1, 0.2, 0.8]], dtype=torch.float64)  # two masks, on the second and third
+    read = model.body.read(repeated(SOURCE, 0, 1))
+    masked = torch.tensor([[False, True, True, False]])
+    hidden = output.hidden(model.body, read, ids.masked_fill(masked, model.body.nothing), torch.tensor([4]))
+    nats = model.body.tokens.readout(hidden).log_softmax(-1).gather(2, ids[..., None])[masked].sum()
+    one_pass = output.hidden(model.body, read, torch.full_like(ids, model.body.nothing), torch.tensor([4]))
+    whole = model.body.tokens.readout(one_pass).log_softmax(-1).gather(2, ids[..., None]).sum()
+    of_length = float(model.log_prob(batch)) - float(whole)
+    assert float(model.loss(batch, chance)) == pytest.approx(-of_length - length / 2 * float(nats))
+
+
+def test_the_first_positions_in_an_order_are_found_among_those_that_may() -> None:
+    order = torch.tensor([[0.5, 0.1, 0.9, 0.2], [0.4, 0.3, 0.2, 0.1]])
+    among = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    found = first(order, among, torch.tensor([2, 1]))
+    assert found.tolist() == [[True, True, False, False], [False, False, False, True]]
+
+
+# Every k-th token
+
+
+def hybrid(every: int) -> HybridRegressive:
+    model = tiny_parallel("hybrid_regressive", "every second" if every == 2 else "every third")
+    assert isinstance(model, HybridRegressive)
+    return model.double().eval()
+
+
+@pytest.mark.parametrize("every", [2, 3])
+@torch.no_grad()
+def test_every_kth_token_is_what_the_leader_writes_greedily(every: int) -> None:
+    model = hybrid(every)
+    state = model.leader.initial(SOURCE, 3)
+    token = torch.full((3, 1), model.leader.bos)
+    led = []
+    for _ in range(3):
+        hidden, state = model.leader.advance(token, state)
+        token = model.leader.readout(hidden).argmax(-1)
+        led.append(token[:, 0])
+    for row, written in enumerate(model.write(SOURCE, passes=1, lengths=1)):
+        leading = written.ids[every - 1 :: every]
+        assert len(written.ids) == every * len(leading)
+        assert leading[:3] == [int(token[row]) for token in led][: len(leading)]
+        assert EOS not in leading[:-1]
+
+
+@pytest.mark.parametrize("every", [2, 3])
+@torch.no_grad()
+def test_the_likelihood_is_that_of_the_leader_times_that_of_the_rest(every: int) -> None:
+    model = hybrid(every)
+    padded = torch.tensor([[1, 2, 3, 4, 0, 0]])  # the same for both: [1, 2, 3, 4, 0] with its EOS repeated
+    source = repeated(SOURCE, 0, 1)
+    led = padded[:, every - 1 :: every]
+    expected = float(Transformer.log_prob(model.leader, Batch(Sequences.full(led), source)))
+    masked = torch.ones(6, dtype=torch.bool)
+    masked[every - 1 :: every] = False
+    memory = model.filler.remember(model.leader.encode(source), source.lengths)
+    inputs = model.leader.tokens.embed(padded.masked_fill(masked, model.leader.bos))
+    hidden = model.filler.at_once(inputs, torch.tensor([6]), memory)
+    nats = model.leader.readout(hidden).log_softmax(-1).gather(2, padded[..., None])[0, :, 0]
+    expected += float(nats[masked].sum())
+    found = model.log_prob(Batch(Sequences.full(padded[:, :5]), source))
+    assert float(found) == pytest.approx(expected)
+
+
+def test_what_does_not_fit_is_refused_in_one_line() -> None:
+    for model in (of("ctc"), of("masked"), hybrid(3)):
+        target = Sequences.full(torch.ones(1, 13, dtype=torch.int64))
+        with pytest.raises(DataError, match="13 tokens does not fit into the context of 12"):
+            model.log_prob(Batch(target, repeated(SOURCE, 0, 1)))
+        with pytest.raises(DataError, match="no source was given"):
+            model.log_prob(Batch(Sequences.full(torch.ones(1, 3, dtype=torch.int64))))
+
+
+# All of them learn
+
+
+def learner(name: str) -> ParallelModel:
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 8, "source_vocabulary": 8, "width": 32, "heads": 2, "context": 12, "dropout": 0.0}
+    layers = {"encoder_layers": 1, "decoder_layers": 1}
+    if name == "every":
+        return HybridRegressive(HybridRegressiveConfig.parse({**sizes, **layers}))
+    return NonAutoregressive(NonAutoregressiveConfig.parse({**sizes, **layers, "output": name}))
+
+
+@pytest.mark.parametrize(("name", "turned"), [("ctc", True), ("masked", False), ("every", True)])
+def test_it_learns_to_turn_a_text_round_or_to_copy_it(name: str, turned: bool) -> None:
+    """Turning it round takes masks longer: which source token a position wants depends on a length and a place."""
+    model = learner(name).train()
+    teacher = WholeTargets(model)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01, weight_decay=0.0)
+    chance = torch.Generator().manual_seed(1)
+    for step in range(300):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * (1 - step / 310)
+        optimizer.zero_grad()
+        teacher.gradient(pairs(model, 32, turned=turned, generator=chance))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    model.eval()
+    target, source = pairs(model, 64, turned=turned, generator=torch.Generator().manual_seed(2))
+    assert source is not None
+    usual = model.usual
+    written = model.write(source, passes=usual.passes, lengths=usual.lengths)
+    wanted = [ids[:length] for ids, length in zip(target.ids.tolist(), target.lengths.tolist(), strict=True)]
+    right = [one.ids[: len(ids)] == ids for one, ids in zip(written, wanted, strict=True)]
+    assert sum(right) / len(right) > 0.8

@@ -1,0 +1,93 @@
+"""The lattice of connectionist temporal classification against all paths, written out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chainrule.nn.ctc import NEVER, Lattice, spelt
+from chainrule.types import Sequences
+
+WORDS, SILENCE = 3, 3
+TARGETS = [[1, 2, 0], [1, 1], [2], [0, 0, 0], []]
+SLOTS = [5, 4, 1, 5, 2]
+
+
+def slot_log_probs(rows: int, slots: int, seed: int = 0) -> Tensor:
+    """(B, U, WORDS + 1), silence last."""
+    logits = torch.randn(rows, slots, WORDS + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return logits.log_softmax(-1)
+
+
+def lattice(log_probs: Tensor, targets: list[list[int]], slots: list[int]) -> Lattice:
+    target = Sequences.pack(targets)
+    spoken = log_probs.gather(2, target.ids[:, None].expand(-1, log_probs.shape[1], -1))
+    return Lattice.of(spoken, log_probs[..., SILENCE], torch.tensor(slots), target)
+
+
+def said(path: tuple[int, ...]) -> list[int]:
+    """What a path spells, in the plainest way."""
+    return [one for one, _ in itertools.groupby(path) if one != SILENCE]
+
+
+def paths(log_probs: Tensor, target: list[int], slots: int) -> dict[tuple[int, ...], float]:
+    """Every path that spells the target, with its nats."""
+    return {
+        path: sum(float(log_probs[slot, word]) for slot, word in enumerate(path))
+        for path in itertools.product(range(WORDS + 1), repeat=slots)
+        if said(path) == target
+    }
+
+
+def test_the_sum_is_over_all_paths_that_spell_the_target() -> None:
+    log_probs = slot_log_probs(len(TARGETS), 5)
+    found = lattice(log_probs, TARGETS, SLOTS).log_prob()
+    for row, (target, slots) in enumerate(zip(TARGETS, SLOTS, strict=True)):
+        expected = math.log(sum(math.exp(nats) for nats in paths(log_probs[row], target, slots).values()))
+        assert float(found[row]) == pytest.approx(expected)
+
+
+def test_the_best_path_is_the_likeliest_of_all() -> None:
+    log_probs = slot_log_probs(len(TARGETS), 5, seed=1)
+    found = lattice(log_probs, TARGETS, SLOTS).best(SILENCE)
+    for row, (target, slots) in enumerate(zip(TARGETS, SLOTS, strict=True)):
+        every = paths(log_probs[row], target, slots)
+        assert tuple(found[row, :slots].tolist()) == max(every, key=lambda path: every[path])
+
+
+def test_loss_and_gradient_are_those_of_torch() -> None:
+    targets, slots = TARGETS[:3], SLOTS[:3]
+    logits = torch.randn(3, 5, WORDS + 1, dtype=torch.float64, requires_grad=True)
+    ours = lattice(logits.log_softmax(-1), targets, slots).log_prob().sum()
+    lengths = torch.tensor([len(target) for target in targets])
+    theirs = -F.ctc_loss(
+        logits.log_softmax(-1).transpose(0, 1),
+        Sequences.pack(targets).ids,
+        torch.tensor(slots),
+        lengths,
+        blank=SILENCE,
+        reduction="sum",
+    )
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (ours, theirs)))
+
+
+def test_a_repeated_token_needs_a_slot_between() -> None:
+    log_probs = slot_log_probs(3, 4).requires_grad_()
+    tight = lattice(log_probs, [[1, 1], [1, 1], [1, 2]], [3, 2, 2])
+    assert tight.possible.tolist() == [True, False, True]
+    nats = tight.log_prob()
+    assert float(nats[1].detach()) == NEVER
+    [gradient] = torch.autograd.grad(nats.sum(), log_probs)
+    assert gradient.isfinite().all()
+    assert not gradient[1].any()
+
+
+def test_spelling_drops_repetitions_silence_and_what_is_past_the_slots() -> None:
+    path = torch.tensor([[3, 1, 1, 3, 1, 2], [2, 2, 0, 0, 1, 1], [3, 3, 3, 3, 3, 3]])
+    assert spelt(path, torch.tensor([6, 4, 6]), SILENCE) == [[1, 1, 2], [2, 0], []]
