@@ -241,11 +241,11 @@ def _cut(begin: int, end: int, context: int, stride: int, document: int = 0) -> 
 
 
 def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[Window]:
-    """Whole documents, or their windows, until the limit is reached."""
+    """Whole documents, or their windows, until the limit is reached, which may be within a document."""
     for document, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         if begin >= limit:
             return
-        yield from _cut(begin, end, protocol.context or end - begin, protocol.stride or 1, document)
+        yield from _cut(begin, min(end, limit), protocol.context or end - begin, protocol.stride or 1, document)
 
 
 def _windows(
