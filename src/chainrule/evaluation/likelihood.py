@@ -216,11 +216,11 @@ def _cut(begin: int, end: int, context: int, stride: int) -> Iterator[Window]:
 
 
 def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[Window]:
-    """Whole documents, or their windows, until the limit is reached."""
+    """Whole documents, or their windows, until the limit is reached, which may be within a document."""
     for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         if begin >= limit:
             return
-        yield from _cut(begin, end, protocol.context or end - begin, protocol.stride or 1)
+        yield from _cut(begin, min(end, limit), protocol.context or end - begin, protocol.stride or 1)
 
 
 def _windows(model: AutoregressiveModel, tokens: np.ndarray, windows: Iterator[Window]) -> Iterator[Predictions]:
