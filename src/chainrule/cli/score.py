@@ -23,7 +23,7 @@ from chainrule.cli.options import (
     print_table,
     score_rows,
 )
-from chainrule.cli.translate import BatchSize, Beam, LengthPenalty
+from chainrule.cli.translate import BatchSize, Beam, LengthPenalty, Shortlist
 from chainrule.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def score(
     ] = None,
     beam: Beam = 5,
     length_penalty: LengthPenalty = 1.0,
+    shortlist: Shortlist = False,
     batch: BatchSize = 32,
     target_language: Annotated[
         str | None, typer.Option(help="With --task translation: zh lets BLEU cut Chinese.", show_default=False)
@@ -93,7 +94,7 @@ def score(
         if source is None or references is None or text is not None or data is not None:
             raise ConfigError("--task translation takes the files --source and --references, and no --text or --data")
         opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
-        settings = {"beam": beam, "length_penalty": length_penalty}
+        settings = {"beam": beam, "length_penalty": length_penalty, "shortlist": shortlist}
         _score_translations(opened, Path(source), references, settings, batch, target_language, json=json)
         return
     if references is not None:

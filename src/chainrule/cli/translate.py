@@ -29,6 +29,9 @@ Normaliser = Annotated[str, typer.Option(help="power: log P / length^A; wu: log 
 CoveragePenalty = Annotated[
     float, typer.Option(min=0, help="How much it counts against a translation what its attention has left out.")
 ]
+Shortlist = Annotated[
+    bool, typer.Option("--shortlist", help="Of a fat run with a shortlist: score only words that suit the source.")
+]
 BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Lines that are searched at once.")]
 
 
@@ -39,6 +42,7 @@ def translate(
     length_penalty: LengthPenalty = 1.0,
     normaliser: Normaliser = "power",
     coverage_penalty: CoveragePenalty = 0.0,
+    shortlist: Shortlist = False,
     copy_unknown: Annotated[
         bool,
         typer.Option("--copy-unknown", help="Write an unknown word as the source word that the model looked at most."),
@@ -65,7 +69,7 @@ def translate(
     search = Search.parse(
         {
             "beam": max(beam, n_best), "n_best": n_best, "length_penalty": length_penalty,
-            "normaliser": normaliser, "coverage_penalty": coverage_penalty,
+            "normaliser": normaliser, "coverage_penalty": coverage_penalty, "shortlist": shortlist,
         }
     )  # fmt: skip
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)

@@ -17,6 +17,7 @@ an ordinary token. State is passed, never stored; `extend` may use its state up 
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, final
@@ -52,7 +53,7 @@ class DensityModel(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """Where the model's numbers live."""
-        for tensor in (*self.parameters(), *self.buffers()):
+        for tensor in itertools.chain(self.parameters(), self.buffers()):  # of which the first one is enough
             return tensor.device
         return torch.device("cpu")
 

@@ -49,7 +49,7 @@ from chainrule.models.base import (
     readable,
     shift_right,
 )
-from chainrule.models.shortlist import Pairs, Shortlist, Shortlisted, Surveys, partners_of
+from chainrule.models.shortlist import Pairs, Shortlist, Shortlisted, Shortlists, Surveys, partners_of
 from chainrule.nn import alone, slow_attention
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
@@ -82,10 +82,14 @@ class ShortlistConfig(Settings):
 
 
 class FATConfig(EmbeddingConfig):
-    """The defaults have 5.8M parameters besides the embeddings."""
+    """The defaults have 5.9M parameters besides the embeddings.
 
-    encoder_layers: int = Field(4, ge=1, description="blocks of slow attention and MLP that read the source")
-    decoder_layers: int = Field(2, ge=1, description="blocks of memory, fast softmax and MLP that write the target")
+    Most of them read the source, which is done once and for all tokens at the same time; a step of the decoder is
+    what every token of the target has to wait for (Kasai et al., 2021).
+    """
+
+    encoder_layers: int = Field(6, ge=1, description="blocks of slow attention and MLP that read the source")
+    decoder_layers: int = Field(1, ge=1, description="blocks of memory, fast softmax and MLP that write the target")
     width: int = Field(256, ge=1, description="size of a hidden vector")
     heads: int = Field(4, ge=1, description="attention heads in a block")
     key_width: int = Field(16, ge=1, description="features that slow attention compares in a head; its cost grows so")
@@ -143,7 +147,7 @@ class Kept(NamedTuple):
     lengths: Tensor  # (B,)
 
 
-class FAT(Conditional, HasAttention, Directed, Surveys, TabledReadout):
+class FAT(Conditional, HasAttention, Directed, Surveys, Shortlists, TabledReadout):
     """Fast Autoregressive Transformer: trains on whole targets at once, decodes with one vector of memory a layer."""
 
     Config = FATConfig
