@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chainrule.compose.composite import reads_backwards
-from chainrule.errors import ConfigError, DataError
 from chainrule.decoding.translation import Search, translate
+from chainrule.errors import ConfigError, DataError
 from chainrule.models.fat import FAT, FATConfig
 from chainrule.nn.norms import normalised
 from chainrule.testing import check_model
