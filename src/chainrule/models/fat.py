@@ -82,7 +82,7 @@ class ShortlistConfig(Settings):
 
 
 class FATConfig(EmbeddingConfig):
-    """The defaults have 5.9M parameters besides the embeddings.
+    """The defaults have 1.5M parameters besides the embeddings: minutes of training on a few cores.
 
     Most of them read the source, which is done once and for all tokens at the same time; a step of the decoder is
     what every token of the target has to wait for (Kasai et al., 2021).
@@ -90,7 +90,7 @@ class FATConfig(EmbeddingConfig):
 
     encoder_layers: int = Field(6, ge=1, description="blocks of slow attention and MLP that read the source")
     decoder_layers: int = Field(1, ge=1, description="blocks of memory, fast softmax and MLP that write the target")
-    width: int = Field(256, ge=1, description="size of a hidden vector")
+    width: int = Field(128, ge=1, description="size of a hidden vector")
     heads: int = Field(4, ge=1, description="attention heads in a block")
     key_width: int = Field(16, ge=1, description="features that slow attention compares in a head; its cost grows so")
     multiple: int = Field(4, ge=1, description="size of an MLP's hidden layer, in widths")

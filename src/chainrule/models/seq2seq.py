@@ -36,7 +36,7 @@ class Seq2SeqConfig(EmbeddingConfig):
     )
     cell: Cell = Field("lstm", description="the recurrence; see docs/families/recurrent.md for the equations")
     layers: int = Field(2, ge=1, description="recurrent layers of the encoder, and as many of the decoder")
-    width: int = Field(256, ge=1, description="width of the embeddings and of every layer")
+    width: int = Field(128, ge=1, description="width of the embeddings and of every layer")
     bidirectional: bool | None = Field(None, description="the source is read both ways; none: with attention")
     dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, between layers and before the readout")
 
