@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -14,8 +14,7 @@ from chainrule.models.base import (
     Conditional,
     EmbeddingConfig,
     HasAttention,
-    Table,
-    TabledReadout,
+    TokenReadout,
     readable,
     shift_right,
 )
@@ -45,7 +44,7 @@ class AutoregressiveTransformerState(NamedTuple):
     lengths: Tensor  # (B,)
 
 
-class AutoregressiveTransformer(Conditional, HasAttention, TabledReadout):
+class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
     """AT: an LSTM reads the source; an MLP writes from the last word times what attention finds, without recurrence.
 
     With h̄_n the encoder's vectors, e_t the embedding of y_{t−1} (BOS first) and h_0 = h̄_N,
@@ -71,6 +70,7 @@ class AutoregressiveTransformer(Conditional, HasAttention, TabledReadout):
         "label_smoothing": 0.1,
     }
     config: AutoregressiveTransformerConfig
+    tokens: PairTable
 
     def __init__(self, config: AutoregressiveTransformerConfig) -> None:
         super().__init__(config)
@@ -85,15 +85,6 @@ class AutoregressiveTransformer(Conditional, HasAttention, TabledReadout):
         nn.init.ones_(self.project_context.bias)
         self.mlp = nn.Linear(width, width)  # A, a
         self.dropout = VariationalDropout(config.dropout)
-
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     def hidden(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)

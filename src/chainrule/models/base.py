@@ -4,6 +4,7 @@ DensityModel                how likely is this sequence?
 └── AutoregressiveModel     ... and what comes next, token by token?
     ├── NeuralModel         logits = readout(hidden), trained by gradients
     │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few tokens cost only those
+    │       └── TokenReadout    ... and that of the shared table of tokens
     └── Recomputed          any model without its cache: the slow reference for the fast paths
 CountModel                  beside one of them: trained by counting instead of gradients
 Conditional                 beside one of them: a model of a target given a source
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError
+from chainrule.nn.tokens import TokenTable
 from chainrule.types import Batch, Sequences, State, Step
 
 
@@ -233,6 +235,21 @@ class TabledReadout(NeuralModel):
             return scores
         own_bias, shared_bias = bias[ids].tensor_split([len(own)])
         return Scores(scores.own + own_bias, scores.shared + shared_bias)
+
+
+class TokenReadout(TabledReadout):
+    """A neural model whose readout is that of `nn.tokens`, which a family makes as `self.tokens`."""
+
+    tokens: TokenTable
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.tokens.tables()
+
+    def readout_table(self) -> Table:
+        return Table(self.tokens.matrix.t(), self.tokens.bias)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.tokens.readout(hidden)
 
 
 def shift_right(ids: Tensor, bos: int) -> Tensor:

@@ -44,8 +44,7 @@ from chainrule.models.base import (
     Directed,
     EmbeddingConfig,
     HasAttention,
-    Table,
-    TabledReadout,
+    TokenReadout,
     readable,
     shift_right,
 )
@@ -147,13 +146,14 @@ class Kept(NamedTuple):
     lengths: Tensor  # (B,)
 
 
-class FAT(Conditional, HasAttention, Directed, Surveys, Shortlists, TabledReadout):
+class FAT(Conditional, HasAttention, Directed, Surveys, Shortlists, TokenReadout):
     """Fast Autoregressive Transformer: trains on whole targets at once, decodes with one vector of memory a layer."""
 
     Config = FATConfig
     task = "translation"
     recipe: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.1}
     config: FATConfig
+    tokens: PairTable
     sinusoids: Tensor  # (context, D); follows from the settings, so it is not part of a checkpoint
     source_frequency: Tensor  # (source vocabulary,) counts in the training data; ∞ where nobody has counted
 
@@ -179,14 +179,8 @@ class FAT(Conditional, HasAttention, Directed, Surveys, Shortlists, TabledReadou
         return self.config.direction == "right_to_left"
 
     def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
+        yield from super().tables()
         yield from (layer.distances for layer in self._writers)
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     # What is rare
 

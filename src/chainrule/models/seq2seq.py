@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
@@ -15,8 +15,7 @@ from chainrule.models.base import (
     Conditional,
     EmbeddingConfig,
     HasAttention,
-    Table,
-    TabledReadout,
+    TokenReadout,
     readable,
     shift_right,
 )
@@ -66,7 +65,7 @@ class Seq2SeqState(NamedTuple):
     source: Source | tuple[()]  # nothing without attention: the layers have all that there is
 
 
-class Seq2Seq(Conditional, HasAttention, TabledReadout):
+class Seq2Seq(Conditional, HasAttention, TokenReadout):
     """RNN encoder–decoder, with dot-product attention or from the encoder's last state alone.
 
     With cells as in `chainrule.nn.recurrent`, an encoder that reads the source s_1 … s_N, in both directions if told,
@@ -96,6 +95,7 @@ class Seq2Seq(Conditional, HasAttention, TabledReadout):
         "label_smoothing": 0.1,
     }
     config: Seq2SeqConfig
+    tokens: PairTable
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__(config)
@@ -107,15 +107,6 @@ class Seq2Seq(Conditional, HasAttention, TabledReadout):
         self.layers = nn.ModuleList(CELLS[config.cell](width, width, 0.0) for _ in range(config.layers))
         self.combine = None if config.attention == "none" else nn.Linear(2 * width, width)
         self.dropout = VariationalDropout(config.dropout)
-
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     def hidden(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)

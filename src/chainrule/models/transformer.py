@@ -22,7 +22,7 @@ Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V voca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
@@ -34,8 +34,7 @@ from chainrule.models.base import (
     Conditional,
     EmbeddingConfig,
     HasAttention,
-    Table,
-    TabledReadout,
+    TokenReadout,
     readable,
     shift_right,
 )
@@ -116,13 +115,14 @@ class TransformerState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class Transformer(Conditional, HasAttention, TabledReadout):
+class Transformer(Conditional, HasAttention, TokenReadout):
     """Encoder–decoder Transformer: every target token looks at all of the source and at the target before it."""
 
     Config = TransformerConfig
     task = "translation"
     recipe: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.1}
     config: TransformerConfig
+    tokens: PairTable
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -139,15 +139,6 @@ class Transformer(Conditional, HasAttention, TabledReadout):
     @property
     def source_context(self) -> int:
         return self.config.context
-
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     def hidden(self, batch: Batch) -> Tensor:
         return self._read(batch, self._looks(self.remember(batch.source)))
