@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +23,7 @@ from chainrule.models.base import NeuralModel
 from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences
 from chainrule.types import Batch, Sequences
+from turns import CLOCKS, Clock, Work, against_first
 
 VOCABULARY = 4000
 SHORTEST, LONGEST, WRITTEN = 10, 20, 15  # tokens of a source, and of a target
@@ -35,9 +34,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "seq2seq": {"width": 320, "layers": 2},
     "autoregressive_transformer": {"width": 384, "layers": 2},
 }
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-
-Clock = Callable[[], float]
 
 
 class Figure(NamedTuple):
@@ -68,7 +64,7 @@ def sources(rows: int) -> list[list[int]]:
     return [torch.randint(1, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
 
 
-def train(model: NeuralModel) -> Callable[[], object]:
+def train(model: NeuralModel) -> Work:
     """A step, as the training loop takes it."""
     target = Sequences.full(torch.randint(1, VOCABULARY, (ROWS, WRITTEN), generator=torch.Generator().manual_seed(2)))
     batch = Batch(target, Sequences.pack(sources(ROWS)))
@@ -82,7 +78,7 @@ def train(model: NeuralModel) -> Callable[[], object]:
     return step
 
 
-def write(model: NeuralModel, rows: int, beam: int) -> Callable[[], object]:
+def write(model: NeuralModel, rows: int, beam: int) -> Work:
     given = sources(rows)
 
     def search() -> None:
@@ -92,29 +88,10 @@ def write(model: NeuralModel, rows: int, beam: int) -> Callable[[], object]:
     return search
 
 
-def measure(works: dict[str, Callable[[], object]], repeats: int, clock: Clock) -> dict[str, tuple[float, float]]:
-    """Seconds of each family, and its speed relative to the first one's, after one turn that does not count."""
-    turns = [[seconds(work, clock) for work in works.values()] for _ in range(repeats + 1)][1:]
-    columns = list(zip(*turns, strict=True))
-    return {
-        name: (
-            statistics.median(column),
-            statistics.median(first / own for first, own in zip(columns[0], column, strict=True)),
-        )
-        for name, column in zip(works, columns, strict=True)
-    }
-
-
-def seconds(work: Callable[[], object], clock: Clock) -> float:
-    start = clock()
-    work()
-    return clock() - start
-
-
 def figures(batches: Sequence[int], repeats: int, clock: Clock) -> list[Figure]:
     made = models()
     sizes = {name: sum(parameter.numel() for parameter in model.parameters()) for name, model in made.items()}
-    works: dict[str, tuple[float, dict[str, Callable[[], object]]]] = {
+    works: dict[str, tuple[float, dict[str, Work]]] = {
         "training tokens/s": (ROWS * WRITTEN, {name: train(model) for name, model in made.items()})
     }
     for batch in batches:
@@ -123,8 +100,8 @@ def figures(batches: Sequence[int], repeats: int, clock: Clock) -> list[Figure]:
             works[label] = (batch, {name: write(model, batch, beam) for name, model in made.items()})
     found = []
     for label, (count, by_family) in works.items():
-        for name, (took, ratio) in measure(by_family, repeats, clock).items():
-            found.append(Figure(name, sizes[name], label, count / took, ratio))
+        for name, (speed, ratio) in against_first(by_family, count, repeats, clock).items():
+            found.append(Figure(name, sizes[name], label, speed, ratio))
     return found
 
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.models.base import (
+    STEP_AFTER_STEP,
     Advance,
     Conditional,
     EmbeddingConfig,
@@ -61,14 +62,7 @@ class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
 
     Config = AutoregressiveTransformerConfig
     task = "translation"
-    # AdamW, because here as in `recurrent` an error in a matrix acts on every step, and nothing is normalised.
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "optimizer": "adamw",
-        "learning_rate": 0.003,
-        "betas": (0.9, 0.999),
-        "weight_decay": 0.0,
-        "label_smoothing": 0.1,
-    }
+    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "label_smoothing": 0.1}
     config: AutoregressiveTransformerConfig
     tokens: PairTable
 

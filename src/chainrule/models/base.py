@@ -125,6 +125,19 @@ class Advance(NamedTuple):
     state: State
 
 
+STEP_AFTER_STEP: Mapping[str, Any] = {
+    "optimizer": "adamw",
+    "learning_rate": 0.003,
+    "betas": (0.9, 0.999),
+    "weight_decay": 0.0,
+}
+"""A recipe for families that go through a text step after step.
+
+AdamW, because there an error in a matrix acts on every step, and Muon's steps are large whatever the gradient. No
+decay: nothing is normalised, so shrinking a weight changes what a cell can say.
+"""
+
+
 class NeuralModel(AutoregressiveModel):
     """A model whose predictions are a readout of hidden vectors.
 

@@ -52,7 +52,7 @@ from chainrule.models.shortlist import Pairs, Shortlist, Shortlisted, Shortlists
 from chainrule.nn import alone, slow_attention
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
-from chainrule.nn.attention import Look, SourceAttention, WatchedAttention, padding_bias
+from chainrule.nn.attention import Look, SourceAttention, WatchedAttention, padding_bias, require_heads
 from chainrule.nn.linear import inward, outward
 from chainrule.nn.norms import normalised
 from chainrule.nn.positions import sinusoids
@@ -110,10 +110,7 @@ class FATConfig(EmbeddingConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.width % self.heads:
-            below = self.width // self.heads * self.heads
-            options = " or ".join(str(width) for width in (below, below + self.heads) if width)
-            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; try {options}")
+        require_heads(self.width, self.heads)
         if self.shortlist.partners and not self.rare_below:
             raise ValueError(
                 f"shortlist.partners {self.shortlist.partners} is for rare words, and with a threshold of 0 no word is "

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from chainrule.errors import DecodingError
 from chainrule.models.base import (
+    STEP_AFTER_STEP,
     Advance,
     Conditional,
     EmbeddingConfig,
@@ -86,14 +87,7 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
 
     Config = Seq2SeqConfig
     task = "translation"
-    # AdamW for the reasons that `recurrent` gives; no decay, since nothing is normalised.
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "optimizer": "adamw",
-        "learning_rate": 0.003,
-        "betas": (0.9, 0.999),
-        "weight_decay": 0.0,
-        "label_smoothing": 0.1,
-    }
+    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "label_smoothing": 0.1}
     config: Seq2SeqConfig
     tokens: PairTable
 

@@ -51,10 +51,19 @@ from chainrule.nn.attention import (
     make_room,
     padding_bias,
     place,
+    require_heads,
 )
 from chainrule.nn.linear import inward, outward
 from chainrule.nn.norms import normalised
-from chainrule.nn.positions import AddedPositions, ConcatenatedPositions, Positions, RotaryPositions, Turn, TurnRow
+from chainrule.nn.positions import (
+    AddedPositions,
+    ConcatenatedPositions,
+    Positions,
+    RotaryPositions,
+    Turn,
+    TurnRow,
+    require_pairs,
+)
 from chainrule.nn.tokens import PairTable
 from chainrule.types import Batch, Sequences, State
 
@@ -86,15 +95,9 @@ class TransformerConfig(EmbeddingConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.width % self.heads:
-            below = self.width // self.heads * self.heads
-            options = " or ".join(str(width) for width in (below, below + self.heads) if width)
-            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; try {options}")
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(
-                f"heads of width {self.head_width} cannot be rotated, since rotary positions turn pairs; "
-                f"try width {self.width + self.heads} with heads {self.heads}, or positions=added"
-            )
+        require_heads(self.width, self.heads)
+        if self.positions == "rotary":
+            require_pairs(self.width, self.heads, instead=", or positions=added")
         return self
 
 
