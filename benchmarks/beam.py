@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -26,6 +24,7 @@ import transformers
 from chainrule.decoding import beam_search
 from chainrule.models.transformer import Transformer, TransformerConfig
 from chainrule.types import Sequences
+from turns import against
 
 VOCABULARY = 8000
 LAYERS, WIDTH, HEADS = 3, 256, 4
@@ -112,19 +111,6 @@ def write_theirs(model: Any, sources: Sequence[Sequence[int]], beam: int, length
     return written[:, 1:].tolist()
 
 
-def measure(ours: Callable[[], object], theirs: Callable[[], object], count: int, repeats: int) -> list[float]:
-    """Sentences a second of both and their ratio, after one turn that does not count."""
-    turns = [(seconds(ours), seconds(theirs)) for _ in range(repeats + 1)][1:]
-    mine, peer = (statistics.median(column) for column in zip(*turns, strict=True))
-    return [count / mine, count / peer, statistics.median(b / a for a, b in turns)]
-
-
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def figures(batches: Sequence[int], beams: Sequence[int], length: int, repeats: int) -> list[Figure]:
     mine, peer = our_model(), their_model()
     found = []
@@ -133,7 +119,7 @@ def figures(batches: Sequence[int], beams: Sequence[int], length: int, repeats: 
         for beam in beams:
             for written in (write_ours(mine, sources, beam, length), write_theirs(peer, sources, beam, length)):
                 assert [len(ids) for ids in written] == [length] * batch
-            speeds = measure(
+            speeds = against(
                 lambda sources=sources, beam=beam: write_ours(mine, sources, beam, length),
                 lambda sources=sources, beam=beam: write_theirs(peer, sources, beam, length),
                 batch,

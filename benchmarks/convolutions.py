@@ -20,8 +20,6 @@ import json
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,6 +29,7 @@ from chainrule.models import build
 from chainrule.models.base import AutoregressiveModel, Recomputed
 from chainrule.nn.causal_conv import DelayLine
 from chainrule.types import State
+from turns import CLOCKS, Clock, Work, medians, turns
 
 VOCABULARY = 65
 FAMILIES = ("causal_conv", "attentive_conv")
@@ -39,10 +38,6 @@ SHORT = 10  # tokens read before the cheap end of the comparison
 CACHED_STEPS = 20  # a single step is too short for a clock
 WIDTH, ROWS, SEGMENT = 128, 8, 256
 SHAPES = ((2, 1), (3, 1), (3, 16))  # kernel, dilation
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-
-Clock = Callable[[], float]
-Work = Callable[[], object]
 
 
 class Decoding(NamedTuple):
@@ -60,21 +55,6 @@ class Convolution(NamedTuple):
     side_by_side: float  # milliseconds
     conv1d: float
     ratio: float  # conv1d / side_by_side
-
-
-def seconds(work: Work, clock: Clock) -> float:
-    begin = clock()
-    work()
-    return clock() - begin
-
-
-def turns(works: list[Work], repeats: int, clock: Clock) -> list[list[float]]:
-    """Seconds of each way in each turn, after one turn that does not count."""
-    return [[seconds(work, clock) for work in works] for _ in range(repeats + 1)][1:]
-
-
-def medians(measured: list[list[float]]) -> list[float]:
-    return [statistics.median(column) for column in zip(*measured, strict=True)]
 
 
 def read(model: AutoregressiveModel, ids: torch.Tensor) -> State:

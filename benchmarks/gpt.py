@@ -14,10 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +31,7 @@ from chainrule.decoding.generate import generate
 from chainrule.interop.huggingface import read_gpt2
 from chainrule.models.gpt import GPT
 from chainrule.types import Batch, Sequences
+from turns import against
 
 BOS = 0
 SEGMENT = 256  # tokens in a row of training
@@ -113,25 +112,12 @@ def write_theirs(model: Any, rows: int, length: int) -> list[list[int]]:
     return written[:, 1:].tolist()
 
 
-def measure(ours: Callable[[], object], theirs: Callable[[], object], tokens: int, repeats: int) -> list[float]:
-    """Tokens a second of both and their ratio, after one turn that does not count."""
-    turns = [(seconds(ours), seconds(theirs)) for _ in range(repeats + 1)][1:]
-    mine, peer = (statistics.median(column) for column in zip(*turns, strict=True))
-    return [tokens / mine, tokens / peer, statistics.median(b / a for a, b in turns)]
-
-
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def figures(name: str, repeats: int) -> list[Figure]:
     ours, theirs = twins(SIZES[name])
     found = []
     for rows in BATCHES:
         ids = torch.randint(SIZES[name].vocabulary, (rows, SEGMENT))
-        speeds = measure(
+        speeds = against(
             lambda ids=ids: train(ours, our_logits, ids),
             lambda ids=ids: train(theirs, their_logits, ids),
             ids.numel(),
@@ -139,7 +125,7 @@ def figures(name: str, repeats: int) -> list[Figure]:
         )
         found.append(Figure(name, "training", rows, *speeds))
     for rows in BATCHES:
-        speeds = measure(
+        speeds = against(
             lambda rows=rows: write_ours(ours, rows, WRITTEN),
             lambda rows=rows: write_theirs(theirs, rows, WRITTEN),
             rows * WRITTEN,

@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -26,6 +23,7 @@ from chainrule.objectives import Likelihood, Noise, NoiseContrastive, Objective,
 from chainrule.training.learner import CarriedSegments
 from chainrule.training.memory import keep_freed_memory
 from chainrule.training.optim import build_optimizers
+from turns import CLOCKS, Work, against_first
 
 VOCABULARY = 33_000
 WIDTH = 200
@@ -33,46 +31,25 @@ LANES = 16
 SEGMENT = 32
 STEPS = 4  # in a repeat
 FULL = "likelihood"
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
-def training(objective: Objective, tokens: torch.Tensor) -> Callable[[], int]:
-    """A few steps of training; gives the number of tokens."""
+def training(objective: Objective, tokens: torch.Tensor) -> Work:
+    """A few steps of training."""
     torch.manual_seed(0)
     model = Recurrent(RecurrentConfig(vocabulary=VOCABULARY, width=WIDTH)).train()
     learner = CarriedSegments(model, objective)
     optimizers = build_optimizers(model, TrainConfig.parse(Recurrent.recipe))
     segment = Segment(tokens[:, :-1], tokens[:, 1:], fresh=False)
 
-    def run() -> int:
+    def run() -> None:
         for _ in range(STEPS):
             learner.gradient(segment)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-        return STEPS * LANES * SEGMENT
 
     return run
-
-
-def measure(
-    runs: dict[str, Callable[[], int]], repeats: int, clock: Callable[[], float]
-) -> dict[str, dict[str, float]]:
-    """Tokens per second and the ratio to the full softmax, from interleaved repeats after one to warm up."""
-    speeds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats + 1):
-        for name, run in runs.items():
-            begin = clock()
-            tokens = run()
-            speeds[name].append(tokens / (clock() - begin))
-    return {
-        name: {
-            "tokens_per_second": statistics.median(speed[1:]),
-            "ratio": statistics.median(a / b for a, b in zip(speed[1:], speeds[FULL][1:], strict=True)),
-        }
-        for name, speed in speeds.items()
-    }
 
 
 def main() -> None:
@@ -97,7 +74,8 @@ def main() -> None:
         "sampled": SampledSoftmax(noise, arguments.noise),
     }
     runs = {name: training(objective, tokens) for name, objective in objectives.items()}
-    rows = measure(runs, arguments.repeats, CLOCKS[arguments.clock])
+    measured = against_first(runs, STEPS * LANES * SEGMENT, arguments.repeats, CLOCKS[arguments.clock])
+    rows = {name: {"tokens_per_second": speed, "ratio": ratio} for name, (speed, ratio) in measured.items()}
 
     if arguments.json:
         about = {"threads": arguments.threads, "clock": arguments.clock, "noise": arguments.noise}

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,11 +22,12 @@ from torch import Tensor, nn
 
 from chainrule.models.recurrent import Recurrent, RecurrentConfig
 from chainrule.nn.recurrent import CELLS
+from turns import CLOCKS, Work, against_first
 
 VOCABULARY = 10_000
+WRITTEN = 100  # tokens
 LAYERS = 2
 PEER = "torch.nn.LSTM"
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class Size(NamedTuple):
@@ -61,19 +60,18 @@ def ours(cell: str, width: int) -> Recurrent:
     return Recurrent(RecurrentConfig.parse(config))
 
 
-def training(model: nn.Module, predict: Callable[[Tensor], Tensor], size: Size) -> Callable[[], int]:
+def training(model: nn.Module, predict: Callable[[Tensor], Tensor], size: Size) -> Work:
     tokens = torch.randint(VOCABULARY, (size.batch, size.segment + 1))
 
-    def run() -> int:
+    def run() -> None:
         model.zero_grad()
         loss = F.cross_entropy(predict(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
-        return size.batch * size.segment
 
     return run
 
 
-def training_runs(size: Size) -> dict[str, Callable[[], int]]:
+def training_runs(size: Size) -> dict[str, Work]:
     peer = TorchPeer(size.width)
     runs = {PEER: training(peer, lambda tokens: peer(tokens)[0], size)}
     for cell in CELLS:
@@ -84,47 +82,30 @@ def training_runs(size: Size) -> dict[str, Callable[[], int]]:
     return runs
 
 
-def decoding_runs(width: int, steps: int = 100) -> dict[str, Callable[[], int]]:
+def decoding_runs(width: int) -> dict[str, Work]:
     token = torch.zeros(1, 1, dtype=torch.int64)
     peer = TorchPeer(width).eval()
 
     @torch.no_grad()
-    def decode_peer() -> int:
+    def decode_peer() -> None:
         state = None
-        for _ in range(steps):
+        for _ in range(WRITTEN):
             _, state = peer(token, state)
-        return steps
 
-    def decoder(model: Recurrent) -> Callable[[], int]:
+    def decoder(model: Recurrent) -> Work:
         @torch.no_grad()
-        def decode() -> int:
+        def decode() -> None:
             state = model.start().state
-            for _ in range(steps):
+            for _ in range(WRITTEN):
                 _, state = model.extend(token, state)
-            return steps
 
         return decode
 
     return {PEER: decode_peer, **{cell: decoder(ours(cell, width).eval()) for cell in CELLS}}
 
 
-def measure(
-    runs: dict[str, Callable[[], int]], repeats: int, clock: Callable[[], float]
-) -> dict[str, dict[str, float]]:
-    """Tokens per second and the ratio to the peer, from interleaved repeats after one to warm up."""
-    speeds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats + 1):
-        for name, run in runs.items():
-            begin = clock()
-            tokens = run()
-            speeds[name].append(tokens / (clock() - begin))
-    return {
-        name: {
-            "tokens_per_second": statistics.median(speed[1:]),
-            "ratio": statistics.median(a / b for a, b in zip(speed[1:], speeds[PEER][1:], strict=True)),
-        }
-        for name, speed in speeds.items()
-    }
+def cells(measured: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
+    return [{"cell": name, "tokens_per_second": speed, "ratio": ratio} for name, (speed, ratio) in measured.items()]
 
 
 def main() -> None:
@@ -144,11 +125,12 @@ def main() -> None:
     sizes = SIZES[:1] if arguments.quick else SIZES
     rows = []
     for size in sizes:
-        for name, figures in measure(training_runs(size), arguments.repeats, clock).items():
-            rows.append({"task": "training", "cell": name, **size._asdict(), **figures})
+        measured = against_first(training_runs(size), size.batch * size.segment, arguments.repeats, clock)
+        rows += [{"task": "training", **size._asdict(), **figures} for figures in cells(measured)]
     for width in sorted({size.width for size in sizes}):
-        for name, figures in measure(decoding_runs(width), arguments.repeats, clock).items():
-            rows.append({"task": "decoding", "cell": name, "width": width, "batch": 1, "segment": 1, **figures})
+        measured = against_first(decoding_runs(width), WRITTEN, arguments.repeats, clock)
+        alone = {"task": "decoding", "width": width, "batch": 1, "segment": 1}
+        rows += [{**alone, **figures} for figures in cells(measured)]
 
     if arguments.json:
         print(

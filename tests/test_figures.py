@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import chainrule
 from chainrule.comparison.compare import compare
+from chainrule.data.dates import date_pairs
 
 
 def test_a_seven_gram_of_tiny_shakespeare(shared_data: Path, tmp_path: Path) -> None:
@@ -85,3 +87,43 @@ def test_the_best_mixture_of_tiny_shakespeare_in_ten_minutes(shared_data: Path, 
     best = results.rows[0]
     assert best.kind == "mixture"
     assert best.nats_per_token <= 1.40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["transformer", "fat", "seq2seq"])
+def test_dates_are_translated_without_a_mistake_after_three_minutes(family: str, tmp_path: Path) -> None:
+    run = chainrule.train(family, data="builtin:dates", minutes=3, threads=2, out=tmp_path / "run")
+    sources, references = zip(*date_pairs()["test"], strict=True)
+    assert run.score_translations(sources, references).exact_match >= 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "width", "goal"), [("transformer", 192, 38), ("fat", 192, 36), ("seq2seq", 256, 34)]
+)
+def test_captions_are_translated_after_an_hour(
+    shared_data: Path, tmp_path: Path, family: str, width: int, goal: float
+) -> None:
+    folder = shared_data / "multi30k"
+    english, german = (
+        {split: str(folder / f"{split}.{language}.gz") for split in ("train", "val", "test_2016_flickr")}
+        for language in ("en", "de")
+    )
+    settings = {
+        "model": {"width": width, "shared_embeddings": True},
+        "data": {"source": english["train"], "valid_source": english["val"]},
+    }
+    run = chainrule.train(
+        family,
+        data=german["train"],
+        valid=german["val"],
+        tokenizer="bpe:4000",
+        minutes=60,
+        threads=2,
+        out=tmp_path / "run",
+        settings=settings,
+    )
+    sources, references = (
+        gzip.decompress(Path(side["test_2016_flickr"]).read_bytes()).decode().splitlines() for side in (english, german)
+    )
+    assert run.score_translations(sources, references).bleu >= goal

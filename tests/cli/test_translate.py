@@ -142,6 +142,7 @@ def test_a_run_that_does_not_translate_is_refused_in_one_line(
         (["--normaliser", "mean"], "'normaliser'"),
         (["--agree-with", "nowhere"], "there is no run"),
         (["--checkpoint", "worst"], "best or last"),
+        (["--shortlist"], "has no shortlist"),
     ],
 )
 def test_a_mistake_is_one_line(chainrule: Command, run: Path, type_in, words: list[str], message: str) -> None:

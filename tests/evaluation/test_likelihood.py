@@ -61,13 +61,18 @@ def test_more_context_is_stated_and_changes_the_number() -> None:
     assert wide.protocol != narrow.protocol
 
 
-def test_documents_are_scored_each_from_its_own_start_with_its_end() -> None:
-    model = tiny_model("recurrent")
+def three_documents() -> tuple[np.ndarray, Corpus]:
     ids = np.array([2, 3, 0, 4, 0, 2, 2, 3, 0])
     corpus = Corpus(
         tokens=ids.astype(np.uint8), offsets=np.array([0, 3, 5, 9]), bytes=6, characters=6, words=6, unknown=0,
         fingerprint="",
     )  # fmt: skip
+    return ids, corpus
+
+
+def test_documents_are_scored_each_from_its_own_start_with_its_end() -> None:
+    model = tiny_model("recurrent")
+    ids, corpus = three_documents()
     documents = Sequences.pack([ids[0:3], ids[3:5], ids[5:9]])
     with torch.no_grad():
         expected = -float(model.log_prob(Batch(documents)).sum())
@@ -75,6 +80,16 @@ def test_documents_are_scored_each_from_its_own_start_with_its_end() -> None:
     assert result.nats_per_token * 9 == pytest.approx(expected, rel=1e-5)
     assert result.protocol.eos
     assert result.bits_per_byte == pytest.approx(expected / math.log(2) / 6, rel=1e-5)
+
+
+def test_a_limit_on_the_tokens_may_lie_within_a_document() -> None:
+    model = tiny_model("recurrent")
+    ids, corpus = three_documents()
+    with torch.no_grad():
+        expected = -float(model.log_prob(Batch(Sequences.pack([ids[0:3], ids[3:5], ids[5:7]]))).sum())
+    result = score(model, corpus, protocol_for(model, corpus, tokens=7))
+    assert result.tokens == 7
+    assert result.nats_per_token * 7 == pytest.approx(expected, rel=1e-5)
 
 
 def test_figures_follow_from_the_nats() -> None:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chainrule.compose.composite import reads_backwards
+from chainrule.decoding.translation import Search, translate
 from chainrule.errors import ConfigError, DataError
 from chainrule.models.fat import FAT, FATConfig
 from chainrule.nn.norms import normalised
@@ -284,6 +285,15 @@ def test_a_shortlisted_model_has_every_property_of_a_model() -> None:
         "the_source_matters": "random targets have words that are not listed, and two infinities have no difference",
     }
     check_model(lambda: listing_model().shortlisted(), exceptions=exceptions)
+
+
+def test_a_search_keeps_to_the_lists_if_told() -> None:
+    model, sources = listing_model(), [[1, 4, 0], [2, 0], [4, 2, 3, 0]]
+    found = translate(model, sources, Search(beam=3, shortlist=True))
+    assert found == translate(model.shortlisted(), sources, Search(beam=3))
+    assert found != translate(model, sources, Search(beam=3))
+    said = [{word for one in results for word in one.ids} for results in found]
+    assert all(words <= {0, 1, 2, *more} for words, more in zip(said, ([3, 4, 5], [], [5]), strict=True))
 
 
 def test_a_survey_lists_the_words_that_tell_most() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 import chainrule
 from chainrule.errors import ConfigError, RunError, TrainingError
+from chainrule.material import Material
 from chainrule.models.gpt import GPT
 from chainrule.training.progress import Record, Reporter
 
@@ -47,6 +49,21 @@ def test_budgets(text_file: Path, tmp_path: Path, words: dict[str, Any], steps: 
         assert abs(run.outcome.step - steps) <= 1
     else:
         assert run.outcome.step == steps
+
+
+def test_looking_at_a_model_leaves_the_minutes_to_learning(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def slow(*_: object) -> float:
+        time.sleep(0.3)
+        looks.append(time.monotonic())
+        return 1.0
+
+    monkeypatch.setattr(Material, "validate", slow)
+    train(text_file, tmp_path / "run", minutes=0.05)
+    assert 1 <= len(looks) <= 3  # and not ten, which would be all of the three seconds
 
 
 def test_a_budget_in_minutes_follows_the_clock(text_file: Path, tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ def compare(
         if json:
             print_json(curve.model_dump(mode="json"))
         else:
-            output.print(f"{curve.recommendation}\n\n[green]{out / 'report.html'}[/green]", highlight=False)
+            output.print(
+                f"{curve.recommendation}\n\n[green]{out / 'report.html'}[/green]", highlight=False, soft_wrap=True
+            )
     elif json:
         print_json(results.model_dump(mode="json"))
     else:
@@ -144,4 +146,4 @@ def show(results: Results, out: Path) -> None:
     for failure in results.failures:
         output.print(f"[red]{failure.name}[/red] failed: {failure.reason}", markup=True, highlight=False)
     output.print(f"\n{results.recommendation}", highlight=False)
-    output.print(f"\n[green]{out / 'report.html'}[/green]", highlight=False)
+    output.print(f"\n[green]{out / 'report.html'}[/green]", highlight=False, soft_wrap=True)

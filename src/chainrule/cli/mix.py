@@ -115,4 +115,6 @@ def _report(run: Run) -> None:
             seen = " (the gate was fitted to it)" if split == "validation" and fit is not None else ""
             output.print()
             print_table(score_rows(about[split]), title=f"[bold]{split}[/bold]: {about[split]['data']}{seen}")
-    output.print(f"\n[green]{run.path}[/green]  next: chainrule generate {run.path} --prompt …", highlight=False)
+    output.print(
+        f"\n[green]{run.path}[/green]  next: chainrule generate {run.path} --prompt …", highlight=False, soft_wrap=True
+    )

@@ -23,7 +23,7 @@ from chainrule.cli.options import (
     print_table,
     score_rows,
 )
-from chainrule.cli.translate import BatchSize, Beam, LengthCandidates, LengthPenalty, Passes
+from chainrule.cli.translate import BatchSize, Beam, LengthCandidates, LengthPenalty, Passes, Shortlist
 from chainrule.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def score(
     length_penalty: LengthPenalty = 1.0,
     passes: Passes = None,
     length_candidates: LengthCandidates = None,
+    shortlist: Shortlist = False,
     batch: BatchSize = 32,
     target_language: Annotated[
         str | None, typer.Option(help="With --task translation: zh lets BLEU cut Chinese.", show_default=False)
@@ -97,7 +98,7 @@ def score(
             raise ConfigError("--task translation takes the files --source and --references, and no --text or --data")
         opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
         settings = {
-            "beam": beam, "length_penalty": length_penalty,
+            "beam": beam, "length_penalty": length_penalty, "shortlist": shortlist,
             "passes": passes, "length_candidates": length_candidates,
         }  # fmt: skip
         _score_translations(opened, Path(source), references, settings, batch, target_language, json=json)

@@ -170,4 +170,4 @@ def _report(run: Run) -> None:
         following = f"chainrule translate {run.path} < my.txt"
     else:
         following = f"chainrule generate {run.path} --prompt …"
-    output.print(f"\n[green]{run.path}[/green]  next: {following}", highlight=False)
+    output.print(f"\n[green]{run.path}[/green]  next: {following}", highlight=False, soft_wrap=True)

@@ -39,6 +39,9 @@ LengthCandidates = Annotated[
     int | None,
     typer.Option(min=1, help="Parallel models that choose a length: how many they try.", show_default=False),
 ]
+Shortlist = Annotated[
+    bool, typer.Option("--shortlist", help="Of a fat run with a shortlist: score only words that suit the source.")
+]
 BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Lines that are searched at once.")]
 
 
@@ -51,6 +54,7 @@ def translate(
     coverage_penalty: CoveragePenalty = 0.0,
     passes: Passes = None,
     length_candidates: LengthCandidates = None,
+    shortlist: Shortlist = False,
     copy_unknown: Annotated[
         bool,
         typer.Option("--copy-unknown", help="Write an unknown word as the source word that the model looked at most."),
@@ -77,7 +81,7 @@ def translate(
     search = Search.parse(
         {
             "beam": max(beam, n_best), "n_best": n_best, "length_penalty": length_penalty,
-            "normaliser": normaliser, "coverage_penalty": coverage_penalty,
+            "normaliser": normaliser, "coverage_penalty": coverage_penalty, "shortlist": shortlist,
             "passes": passes, "length_candidates": length_candidates,
         }
     )  # fmt: skip

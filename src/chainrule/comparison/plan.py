@@ -20,8 +20,9 @@ TRAINING_SHARE = 0.7  # of the minutes of a comparison; the rest is for scoring,
 WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)
 TOKENS_A_PARAMETER = 2.0  # seen in training: fewer and the model is too large for its budget, more and too small
 EFFICIENCY = 0.45  # share of the speed of a plain matrix product that training reaches
-STEPS = 800  # that a training should have at least
+STEPS = 1200  # that a training should have at least
 SMALLEST_BATCH = 512  # tokens; fewer do not fill the products
+ROWS = 8  # that a batch should have at least; a context is made shorter for it
 MANY_PASSES = 4.0  # over the data, from which on a model needs dropout
 MANY_TOKENS = 1000  # in a vocabulary: words rather than characters, whose longer n-grams are seldom seen twice
 
@@ -169,16 +170,26 @@ def legs(
         settings, training = dict(given.get("model", {})), dict(given.get("train", {}))
         if not is_neural(name):
             settings.setdefault("order", 7 if vocabulary < MANY_TOKENS else 5)
-        else:
-            seen = float(tokens or 0)  # where every model sees the same text, its size is the family's own
-            if operations is not None:
-                if "width" not in settings:
-                    settings["width"] = width_for(name, vocabulary, operations)
-                seen = operations / 6 / weights(name, vocabulary, settings["width"])
-            settings.setdefault("dropout", dropout(seen / train_tokens))
-            training = {"batch_tokens": batch_for(name, seen), **training}
+            found.append(Leg(family=name, model=settings, train=training))
+            continue
+        seen = float(tokens or 0)  # where every model sees the same text, its size is the family's own
+        if operations is not None:
+            if "width" not in settings:
+                settings["width"] = width_for(name, vocabulary, operations)
+            seen = operations / 6 / weights(name, vocabulary, settings["width"])
+        training.setdefault("batch_tokens", batch_for(name, seen))
+        settings = {**fitting(name, seen / train_tokens, training["batch_tokens"]), **settings}
         found.append(Leg(family=name, model=settings, train=training))
     return found
+
+
+def fitting(name: str, passes: float, batch_tokens: int) -> dict[str, Any]:
+    """Settings of a neural family besides its width: they follow from the passes over the text, and from the batch."""
+    settings: dict[str, Any] = {"dropout": dropout(passes)}
+    context = family(name).Config.model_fields.get("context")
+    if context is not None:
+        settings["context"] = min(context.default, max(1, batch_tokens // ROWS))
+    return settings
 
 
 def counted_first(names: Sequence[str]) -> list[str]:

@@ -41,27 +41,33 @@ class Ensemble(Blend):
     ) -> Evidence:
         """A large vocabulary is represented by a shortlist: the likeliest tokens, and some drawn from the others.
 
-        They are drawn from the ensemble of equal weights, and each counts for one over its expected number, which
-        makes the estimated sum over the vocabulary right on average, and exact where the weights are still equal.
+        What came is no part of it, since `losses` counts it by itself: were it only there by chance, a gate could
+        give it more than all probability. Half of the chance to be drawn goes by the ensemble of equal weights, and
+        half is the same for all, so that none is put into the tail unseen. A drawn token counts for one over its
+        expected number, which makes the estimated sum over the vocabulary right on average.
         """
         stacked = torch.stack(list(log_probs), dim=1)  # (N, P, V)
         own = stacked.gather(2, targets[:, None, None].expand(-1, len(log_probs), 1))[..., 0]
-        if stacked.shape[2] <= SHORTLIST:
-            return Evidence(features, own, stacked, stacked.new_zeros(len(own), stacked.shape[2]))
-        together = stacked.mean(1).log_softmax(-1)  # (N, V)
+        count, _, vocabulary = stacked.shape
+        if vocabulary <= SHORTLIST:
+            corrections = stacked.new_zeros(count, vocabulary).scatter_(1, targets[:, None], -torch.inf)
+            return Evidence(features, own, stacked, corrections)
+        together = stacked.mean(1).scatter_(1, targets[:, None], -torch.inf).log_softmax(-1)  # (N, V)
         likeliest = together.topk(SHORTLIST - SAMPLED, dim=-1).indices
-        rest = together.exp().clamp(min=TINY).scatter(1, likeliest, 0.0)
+        taken = torch.cat([likeliest, targets[:, None]], dim=1)
+        rest = together.exp().clamp(min=TINY).scatter(1, taken, 0.0)
+        rest = (rest / rest.sum(1, keepdim=True) + 1 / (vocabulary - taken.shape[1])).scatter(1, taken, 0.0) / 2
         drawn = torch.multinomial(rest, SAMPLED, replacement=True, generator=generator)
-        chances = rest.gather(1, drawn) / rest.sum(1, keepdim=True)
         shortlist = torch.cat([likeliest, drawn], dim=1)
         others = stacked.gather(2, shortlist[:, None].expand(-1, len(log_probs), -1))
-        corrections = torch.cat([own.new_zeros(likeliest.shape), -chances.log() - math.log(SAMPLED)], dim=1)
-        return Evidence(features, own, others, corrections)
+        expected = rest.gather(1, drawn).log() + math.log(SAMPLED)
+        return Evidence(features, own, others, torch.cat([own.new_zeros(likeliest.shape), -expected], dim=1))
 
     @property
     def evidence_size(self) -> int:
         return (len(self.components) + 1) * min(SHORTLIST, self.vocabulary)
 
     def losses(self, scores: Tensor, evidence: Evidence) -> Tensor:
-        totals = torch.einsum("np,nps->ns", scores, evidence.others) + evidence.corrections
-        return totals.logsumexp(-1) - (scores * evidence.own).sum(-1)
+        own = (scores * evidence.own).sum(-1)
+        others = torch.einsum("np,nps->ns", scores, evidence.others) + evidence.corrections
+        return torch.logaddexp(own, others.logsumexp(-1)) - own

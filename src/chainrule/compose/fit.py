@@ -3,7 +3,7 @@
 The parts read the text once. What the gate needs of each prediction is kept as `Evidence`, so that going over it many
 times costs nothing of the parts: for a mixture the log-probability that each part gave to the token that came; for an
 ensemble the whole distributions, or a shortlist of them where the vocabulary is large. Of a text whose evidence would
-take more than `CACHE` numbers (256 MB), so many predictions as fit are chosen at random.
+take more than `CACHE` numbers (128 MB), so many predictions as fit are chosen at random.
 
 A constant gate has one number a part, which no text of some length overfits: L-BFGS takes all of it, and the problem
 is convex for an ensemble and has one optimum for a mixture. A context gate begins as the best constant gate. Adam then
@@ -29,7 +29,7 @@ from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, DataError
 from chainrule.types import Batch, Sequences
 
-CACHE = 1 << 26  # numbers of evidence
+CACHE = 1 << 25  # numbers of evidence
 LOGITS_AT_ONCE = 1 << 22
 TOKENS_AT_ONCE = 4096
 STRIPES = 16  # contiguous pieces of the text that go to the two halves in turn

@@ -115,14 +115,14 @@ def read_every_line(path: Path) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairTable(PairSource):
-    """Columns separated by tabs: two of them by number, or by name where the first line is a header."""
+class PairsInFiles(PairSource):
+    """Files that hold both sides, each side under a name."""
 
     files: tuple[Path, ...]
     names: Pair
 
     def identity(self) -> tuple[object, ...]:
-        return ("table", *self.names, *map(file_identity, self.files))
+        return (type(self).__name__, *self.names, *map(file_identity, self.files))
 
     def origins(self) -> frozenset[str]:
         return frozenset(str(path.resolve()) for path in self.files)
@@ -130,6 +130,11 @@ class PairTable(PairSource):
     @property
     def languages(self) -> Pair:
         return _codes(self.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTable(PairsInFiles):
+    """Columns separated by tabs: two of them by number, or by name where the first line is a header."""
 
     def pairs(self) -> Iterator[Pair]:
         """A later line with too few columns has an empty side; a first one is a file of another form."""
@@ -164,21 +169,8 @@ class PairTable(PairSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairRecords(PairSource):
+class PairRecords(PairsInFiles):
     """JSON lines with a field for each side, or with a `translation` that has them."""
-
-    files: tuple[Path, ...]
-    names: Pair
-
-    def identity(self) -> tuple[object, ...]:
-        return ("records", *self.names, *map(file_identity, self.files))
-
-    def origins(self) -> frozenset[str]:
-        return frozenset(str(path.resolve()) for path in self.files)
-
-    @property
-    def languages(self) -> Pair:
-        return _codes(self.names)
 
     def pairs(self) -> Iterator[Pair]:
         for path in self.files:

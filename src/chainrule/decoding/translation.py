@@ -24,6 +24,7 @@ from chainrule.decoding.ranking import NORMALISERS, coverage
 from chainrule.decoding.reading import PREFILL_LOGITS
 from chainrule.errors import DecodingError
 from chainrule.models.base import AutoregressiveModel, Conditional, DensityModel, HasAttention, ParallelModel
+from chainrule.models.shortlist import Shortlists
 from chainrule.types import Batch, Sequences
 
 TOKENS_AT_ONCE = 8192
@@ -44,6 +45,7 @@ class Search(Settings):
     length_candidates: int | None = Field(
         None, ge=1, description="parallel models that choose a length: how many are tried; none: the model's own"
     )
+    shortlist: bool = Field(False, description="only words on a list made for each source, of models that have one")
 
     @model_validator(mode="after")
     def _beam_holds_the_results(self) -> Self:
@@ -90,6 +92,8 @@ def translate(
     depend on those beside it.
     """
     source_context(model)  # which refuses a model that has no source
+    if search.shortlist:
+        model = shortlisted(model)
     found: list[list[Translation]] = [[] for _ in sources]
     for rows in by_length([len(source) for source in sources], batch, TOKENS_AT_ONCE // search.beam):
         group = [sources[row] for row in rows]
@@ -196,6 +200,13 @@ def packed(rows: Sequence[Sequence[int]], model: DensityModel) -> Sequences:
     """Rows of ids as the model takes them."""
     ids, lengths = Sequences.pack(rows)
     return Sequences(ids.to(model.device), lengths.to(model.device))
+
+
+def shortlisted(model: DensityModel) -> AutoregressiveModel:
+    """The same model with its shortlist."""
+    if not isinstance(model, Shortlists):
+        raise DecodingError("this family has no shortlist; leave it out, or train fat with model.shortlist.partners=20")
+    return model.shortlisted()
 
 
 def source_context(model: DensityModel) -> int | None:

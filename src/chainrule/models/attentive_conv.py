@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, Table, TabledReadout, readable, shift_right
+from chainrule.models.base import Advance, TokenReadout, readable, shift_right
 from chainrule.models.gpt import GPTConfig, ModernBlock
 from chainrule.nn import alone
 from chainrule.nn.alone import Row
@@ -55,7 +55,7 @@ class AttentiveConvState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class AttentiveConv(TabledReadout):
+class AttentiveConv(TokenReadout):
     """Masked self-attention over local convolution features, then a fully connected layer; also an encoder.
 
     With e_t the embedding of the token read at t (BOS first), scaled to length √D, and ∗ a causal convolution,
@@ -87,9 +87,6 @@ class AttentiveConv(TabledReadout):
     def context(self) -> int:
         return self.config.context
 
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
     def hidden(self, batch: Batch) -> Tensor:
         return self._whole(shift_right(readable(batch.target), self.bos))
 
@@ -100,12 +97,6 @@ class AttentiveConv(TabledReadout):
         """
         inputs = F.pad(readable(sequences), (1, 0), value=self.bos)
         return self._whole(inputs)[:, 1:]
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     def initial(self, source: Sequences | None, batch_size: int) -> AttentiveConvState:
         config = self.config

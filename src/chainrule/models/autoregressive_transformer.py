@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -10,12 +10,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.models.base import (
+    STEP_AFTER_STEP,
     Advance,
     Conditional,
     EmbeddingConfig,
     HasAttention,
-    Table,
-    TabledReadout,
+    TokenReadout,
     readable,
     shift_right,
 )
@@ -45,7 +45,7 @@ class AutoregressiveTransformerState(NamedTuple):
     lengths: Tensor  # (B,)
 
 
-class AutoregressiveTransformer(Conditional, HasAttention, TabledReadout):
+class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
     """AT: an LSTM reads the source; an MLP writes from the last word times what attention finds, without recurrence.
 
     With h̄_n the encoder's vectors, e_t the embedding of y_{t−1} (BOS first) and h_0 = h̄_N,
@@ -62,15 +62,9 @@ class AutoregressiveTransformer(Conditional, HasAttention, TabledReadout):
 
     Config = AutoregressiveTransformerConfig
     task = "translation"
-    # AdamW, because here as in `recurrent` an error in a matrix acts on every step, and nothing is normalised.
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "optimizer": "adamw",
-        "learning_rate": 0.003,
-        "betas": (0.9, 0.999),
-        "weight_decay": 0.0,
-        "label_smoothing": 0.1,
-    }
+    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "label_smoothing": 0.1}
     config: AutoregressiveTransformerConfig
+    tokens: PairTable
 
     def __init__(self, config: AutoregressiveTransformerConfig) -> None:
         super().__init__(config)
@@ -85,15 +79,6 @@ class AutoregressiveTransformer(Conditional, HasAttention, TabledReadout):
         nn.init.ones_(self.project_context.bias)
         self.mlp = nn.Linear(width, width)  # A, a
         self.dropout = VariationalDropout(config.dropout)
-
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     def hidden(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)

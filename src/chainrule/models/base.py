@@ -4,6 +4,7 @@ DensityModel                how likely is this sequence?
 ├── AutoregressiveModel     ... and what comes next, token by token?
 │   ├── NeuralModel         logits = readout(hidden), trained by gradients
 │   │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few tokens cost only those
+│   │       └── TokenReadout    ... and that of the shared table of tokens
 │   └── Recomputed          any model without its cache: the slow reference for the fast paths
 └── ParallelModel           ... and write it whole, in a few passes over all of its positions at once
 Trainable                   beside one of them: trained by gradients
@@ -23,6 +24,7 @@ an ordinary token. State is passed, never stored; `extend` may use its state up 
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, final
@@ -34,6 +36,7 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError, DecodingError
+from chainrule.nn.tokens import TokenTable
 from chainrule.types import Batch, Sequences, State, Step
 
 
@@ -75,7 +78,7 @@ class DensityModel(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """Where the model's numbers live."""
-        for tensor in (*self.parameters(), *self.buffers()):
+        for tensor in itertools.chain(self.parameters(), self.buffers()):  # of which the first one is enough
             return tensor.device
         return torch.device("cpu")
 
@@ -119,6 +122,19 @@ class AutoregressiveModel(DensityModel):
 
     def log_prob(self, batch: Batch) -> Tensor:
         return self.token_log_probs(batch).sum(-1)
+
+
+STEP_AFTER_STEP: Mapping[str, Any] = {
+    "optimizer": "adamw",
+    "learning_rate": 0.003,
+    "betas": (0.9, 0.999),
+    "weight_decay": 0.0,
+}
+"""A recipe for families that go through a text step after step.
+
+AdamW, because there an error in a matrix acts on every step, and Muon's steps are large whatever the gradient. No
+decay: nothing is normalised, so shrinking a weight changes what a cell can say.
+"""
 
 
 class Trainable(DensityModel):
@@ -242,6 +258,21 @@ class TabledReadout(NeuralModel):
             return scores
         own_bias, shared_bias = bias[ids].tensor_split([len(own)])
         return Scores(scores.own + own_bias, scores.shared + shared_bias)
+
+
+class TokenReadout(TabledReadout):
+    """A neural model whose readout is that of `nn.tokens`, which a family makes as `self.tokens`."""
+
+    tokens: TokenTable
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.tokens.tables()
+
+    def readout_table(self) -> Table:
+        return Table(self.tokens.matrix.t(), self.tokens.bias)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.tokens.readout(hidden)
 
 
 def shift_right(ids: Tensor, bos: int) -> Tensor:

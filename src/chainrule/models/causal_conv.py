@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, Table, TabledReadout, readable, shift_right
+from chainrule.models.base import Advance, TokenReadout, readable, shift_right
 from chainrule.nn import alone
 from chainrule.nn.causal_conv import GatedConvolution
 from chainrule.nn.norms import normalised
@@ -47,7 +47,7 @@ class CausalConvState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class CausalConv(TabledReadout):
+class CausalConv(TokenReadout):
     """Dilated causal convolutions, gated and residual: a window that widens with depth, read in parallel.
 
     With e_t the embedding of the token read at t (BOS first) and ∗ a causal convolution of dilation d_l,
@@ -83,18 +83,9 @@ class CausalConv(TabledReadout):
     def segment(self) -> int:
         return self.config.segment
 
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
     def hidden(self, batch: Batch) -> Tensor:
         inputs = shift_right(readable(batch.target), self.bos)
         return self.advance(inputs, self.initial(None, len(inputs))).hidden
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     def initial(self, source: Sequences | None, batch_size: int) -> CausalConvState:
         rings = tuple(layer.initial(batch_size) for layer in self._stack)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, cast
 
 import torch
@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, Table, TabledReadout, readable, shift_right
+from chainrule.models.base import Advance, TokenReadout, readable, shift_right
 from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
@@ -32,7 +32,7 @@ class FiniteMemoryConfig(ModelConfig):
     segment: int = Field(32, ge=1, description="tokens in one row of training")
 
 
-class FiniteMemory(TabledReadout):
+class FiniteMemory(TokenReadout):
     """A neural n-gram: one network reads the last k tokens, whatever came before them is forgotten.
 
     With e_t the embedding of the token read at t (BOS first, and before it a learned "nothing"), scaled to length √D,
@@ -72,18 +72,9 @@ class FiniteMemory(TabledReadout):
     def reach(self) -> int:
         return self.config.memory
 
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
     def hidden(self, batch: Batch) -> Tensor:
         inputs = shift_right(readable(batch.target), self.bos)
         return self.advance(inputs, self.initial(None, len(inputs))).hidden
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     def initial(self, source: Sequences | None, batch_size: int) -> Tensor:
         """(B, k − 1): the tokens that stand before the next one."""

@@ -28,10 +28,10 @@ from chainrule.models.base import Advance, Rewindable, Table, TabledReadout, rea
 from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
-from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place
+from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place, require_heads
 from chainrule.nn.linear import Projection, times
 from chainrule.nn.norms import LayerNorm, normalised
-from chainrule.nn.positions import Rotary, Rotation
+from chainrule.nn.positions import Rotary, Rotation, require_pairs
 from chainrule.types import Batch, Sequences, State
 
 
@@ -70,15 +70,9 @@ class GPTConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.width % self.heads:
-            below = self.width // self.heads * self.heads
-            options = " or ".join(str(width) for width in (below, below + self.heads) if width)
-            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; try {options}")
-        if self.layout == "modern" and self.head_width % 2:
-            raise ValueError(
-                f"heads of width {self.head_width} cannot be rotated, since rotary positions turn pairs; "
-                f"try width {self.width + self.heads} with heads {self.heads}"
-            )
+        require_heads(self.width, self.heads)
+        if self.layout == "modern":
+            require_pairs(self.width, self.heads)
         if self.bos is not None and self.bos >= self.vocabulary:
             raise ValueError(
                 f"bos {self.bos} is not a token of a vocabulary of {self.vocabulary}; try 0, or leave it out"

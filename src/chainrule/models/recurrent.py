@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, Table, TabledReadout, readable, shift_right
+from chainrule.models.base import STEP_AFTER_STEP, Advance, Table, TabledReadout, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.norms import normalised
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
@@ -43,15 +43,7 @@ class Recurrent(TabledReadout):
 
     Config = RecurrentConfig
     task = "language"
-    # Many small steps. AdamW, because here an error in a matrix acts on every time step, and Muon's steps are large
-    # whatever the gradient. No decay: nothing is normalised, so shrinking a weight changes what a cell can say.
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "optimizer": "adamw",
-        "batch_tokens": 512,
-        "learning_rate": 0.003,
-        "betas": (0.9, 0.999),
-        "weight_decay": 0.0,
-    }
+    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "batch_tokens": 512}
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.models.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.linear import Projection
 from chainrule.nn.norms import normalised
@@ -65,13 +65,7 @@ class SelfRegressive(NeuralModel):
 
     Config = SelfRegressiveConfig
     task = "language"
-    recipe: ClassVar[Mapping[str, Any]] = {  # for the same reasons as in the recurrent family
-        "optimizer": "adamw",
-        "batch_tokens": 512,
-        "learning_rate": 0.003,
-        "betas": (0.9, 0.999),
-        "weight_decay": 0.0,
-    }
+    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "batch_tokens": 512}
     config: SelfRegressiveConfig
 
     def __init__(self, config: SelfRegressiveConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from chainrule.errors import DecodingError
 from chainrule.models.base import (
+    STEP_AFTER_STEP,
     Advance,
     Conditional,
     EmbeddingConfig,
     HasAttention,
-    Table,
-    TabledReadout,
+    TokenReadout,
     readable,
     shift_right,
 )
@@ -36,7 +36,7 @@ class Seq2SeqConfig(EmbeddingConfig):
     )
     cell: Cell = Field("lstm", description="the recurrence; see docs/families/recurrent.md for the equations")
     layers: int = Field(2, ge=1, description="recurrent layers of the encoder, and as many of the decoder")
-    width: int = Field(256, ge=1, description="width of the embeddings and of every layer")
+    width: int = Field(128, ge=1, description="width of the embeddings and of every layer")
     bidirectional: bool | None = Field(None, description="the source is read both ways; none: with attention")
     dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, between layers and before the readout")
 
@@ -66,7 +66,7 @@ class Seq2SeqState(NamedTuple):
     source: Source | tuple[()]  # nothing without attention: the layers have all that there is
 
 
-class Seq2Seq(Conditional, HasAttention, TabledReadout):
+class Seq2Seq(Conditional, HasAttention, TokenReadout):
     """RNN encoder–decoder, with dot-product attention or from the encoder's last state alone.
 
     With cells as in `chainrule.nn.recurrent`, an encoder that reads the source s_1 … s_N, in both directions if told,
@@ -87,15 +87,9 @@ class Seq2Seq(Conditional, HasAttention, TabledReadout):
 
     Config = Seq2SeqConfig
     task = "translation"
-    # AdamW for the reasons that `recurrent` gives; no decay, since nothing is normalised.
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "optimizer": "adamw",
-        "learning_rate": 0.003,
-        "betas": (0.9, 0.999),
-        "weight_decay": 0.0,
-        "label_smoothing": 0.1,
-    }
+    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "label_smoothing": 0.1}
     config: Seq2SeqConfig
+    tokens: PairTable
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__(config)
@@ -107,15 +101,6 @@ class Seq2Seq(Conditional, HasAttention, TabledReadout):
         self.layers = nn.ModuleList(CELLS[config.cell](width, width, 0.0) for _ in range(config.layers))
         self.combine = None if config.attention == "none" else nn.Linear(2 * width, width)
         self.dropout = VariationalDropout(config.dropout)
-
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     def hidden(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)

@@ -39,6 +39,14 @@ class Surveys(ABC):
         """Look at every training pair."""
 
 
+class Shortlists(ABC):
+    """Beside a model of translations: can be decoded with a shortlist."""
+
+    @abstractmethod
+    def shortlisted(self) -> Shortlisted:
+        """The same model, saying only words that are on a list made for each source."""
+
+
 class Shortlist(nn.Module):
     """Which target words a source makes worth scoring. As long as nothing was set, all of them."""
 
@@ -92,7 +100,8 @@ def partners_of(pairs: Pairs, rare: npt.NDArray[np.bool_], source_vocabulary: in
 
 class ShortlistedState(NamedTuple):
     inner: State  # of the model within
-    listed: Tensor  # (B, V) bool
+    words: Tensor  # (B, L) the words on any list of the rows that the search began with, the same in every row
+    listed: Tensor  # (B, L) bool: which of them are on the row's own list
 
 
 class Shortlisted(Conditional, AutoregressiveModel):
@@ -120,6 +129,7 @@ class Shortlisted(Conditional, AutoregressiveModel):
         assert weight is not None
         self.register_buffer("weight", weight[: self.vocabulary].contiguous(), persistent=False)
         self.register_buffer("bias", weight.new_zeros(self.vocabulary) if bias is None else bias, persistent=False)
+        self._gathered: tuple[Tensor, Tensor, Tensor] | None = None  # words, and their rows of both
 
     @property
     def context(self) -> int | None:
@@ -136,14 +146,22 @@ class Shortlisted(Conditional, AutoregressiveModel):
     def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
         given = self.require_source(source)
         bos = torch.full((len(given.ids), 1), self.model.bos, dtype=torch.int64, device=self.device)
-        state = ShortlistedState(self.model.initial(given, len(bos)), self.shortlist.of(given))
+        listed = self.shortlist.of(given)
+        [words] = listed.any(0).nonzero(as_tuple=True)
+        state = ShortlistedState(self.model.initial(given, len(bos)), words.repeat(len(bos), 1), listed[:, words])
         return self.extend(bos, state)
 
     def extend(self, tokens: Tensor, state: State) -> Step:
-        before, listed = cast(ShortlistedState, state)
+        before, words, listed = cast(ShortlistedState, state)
         hidden, after = self.model.advance(tokens, before)
-        [words] = listed.any(0).nonzero(as_tuple=True)  # (L,) on the list of some row
-        scores = hidden @ self.weight[words].t() + self.bias[words]  # (B, K, L)
+        weight, bias = self._rows(words[0])
+        scores = hidden @ weight + bias  # (B, K, L)
         logits = scores.new_full((*tokens.shape, self.vocabulary), -torch.inf)
-        logits[..., words] = scores.masked_fill(~listed[:, None, words], -torch.inf)
-        return Step(logits, ShortlistedState(after, listed))
+        logits[..., words[0]] = scores.masked_fill(~listed[:, None], -torch.inf)
+        return Step(logits, ShortlistedState(after, words, listed))
+
+    def _rows(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """The readout of some words, (D, L) and (L,), gathered once for all steps of a search."""
+        if self._gathered is None or not torch.equal(self._gathered[0], words):
+            self._gathered = (words, self.weight[words].t().contiguous(), self.bias[words])
+        return self._gathered[1:]

@@ -22,7 +22,7 @@ Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V voca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
@@ -35,8 +35,7 @@ from chainrule.models.base import (
     EmbeddingConfig,
     HasAttention,
     Rewindable,
-    Table,
-    TabledReadout,
+    TokenReadout,
     readable,
     shift_right,
 )
@@ -54,10 +53,19 @@ from chainrule.nn.attention import (
     make_room,
     padding_bias,
     place,
+    require_heads,
 )
 from chainrule.nn.linear import inward, outward
 from chainrule.nn.norms import normalised
-from chainrule.nn.positions import AddedPositions, ConcatenatedPositions, Positions, RotaryPositions, Turn, TurnRow
+from chainrule.nn.positions import (
+    AddedPositions,
+    ConcatenatedPositions,
+    Positions,
+    RotaryPositions,
+    Turn,
+    TurnRow,
+    require_pairs,
+)
 from chainrule.nn.tokens import PairTable
 from chainrule.types import Batch, Sequences, State
 
@@ -70,11 +78,11 @@ FIRST_CAPACITY = 16  # slots in the cache of a new state; see `nn.attention.make
 
 
 class TransformerConfig(EmbeddingConfig):
-    """The defaults have 7.3M parameters besides the embeddings."""
+    """The defaults have 1.4M parameters besides the embeddings: minutes of training on a few cores."""
 
-    encoder_layers: int = Field(4, ge=1, description="blocks that read the source")
-    decoder_layers: int = Field(4, ge=1, description="blocks that write the target")
-    width: int = Field(256, ge=1, description="size of a hidden vector")
+    encoder_layers: int = Field(3, ge=1, description="blocks that read the source")
+    decoder_layers: int = Field(3, ge=1, description="blocks that write the target")
+    width: int = Field(128, ge=1, description="size of a hidden vector")
     heads: int = Field(4, ge=1, description="attention heads in a block")
     multiple: int = Field(4, ge=1, description="size of an MLP's hidden layer, in widths")
     context: int = Field(256, ge=1, description="the longest source, and the longest target, that the model can read")
@@ -89,15 +97,9 @@ class TransformerConfig(EmbeddingConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.width % self.heads:
-            below = self.width // self.heads * self.heads
-            options = " or ".join(str(width) for width in (below, below + self.heads) if width)
-            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; try {options}")
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(
-                f"heads of width {self.head_width} cannot be rotated, since rotary positions turn pairs; "
-                f"try width {self.width + self.heads} with heads {self.heads}, or positions=added"
-            )
+        require_heads(self.width, self.heads)
+        if self.positions == "rotary":
+            require_pairs(self.width, self.heads, instead=", or positions=added")
         return self
 
 
@@ -125,13 +127,14 @@ class TransformerState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class Transformer(Conditional, HasAttention, TabledReadout, Rewindable):
+class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
     """Encoder–decoder Transformer: every target token looks at all of the source and at the target before it."""
 
     Config = TransformerConfig
     task = "translation"
     recipe: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.1}
     config: TransformerConfig
+    tokens: PairTable
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -148,15 +151,6 @@ class Transformer(Conditional, HasAttention, TabledReadout, Rewindable):
     @property
     def source_context(self) -> int:
         return self.config.context
-
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
     def hidden(self, batch: Batch) -> Tensor:
         return self.read(batch, self.remember(batch.source).looks(self.rate))

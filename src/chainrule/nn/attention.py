@@ -22,6 +22,14 @@ Look: TypeAlias = Callable[[Tensor], Tensor]
 """query of the new tokens, (B, H, K, D), to what they gather from their row's source: (B, H, K, D)."""
 
 
+def require_heads(width: int, heads: int) -> None:
+    """Refuse a width that cannot be shared out among the heads, as the settings of a model do."""
+    if width % heads:
+        below = width // heads * heads
+        options = " or ".join(str(fitting) for fitting in (below, below + heads) if fitting)
+        raise ValueError(f"width {width} is not divisible by heads {heads}; try {options}")
+
+
 @dataclass(slots=True)
 class CausalAttention:
     """Every token attends to itself and to those before it, all at once: the way of training and scoring."""

@@ -23,6 +23,15 @@ from chainrule.nn.alone import Row
 from chainrule.nn.linear import inward
 
 
+def require_pairs(width: int, heads: int, instead: str = "") -> None:
+    """Refuse heads that cannot be rotated; `instead` is another way out."""
+    if width // heads % 2:
+        raise ValueError(
+            f"heads of width {width // heads} cannot be rotated, since rotary positions turn pairs; "
+            f"try width {width + heads} with heads {heads}{instead}"
+        )
+
+
 class Rotary(nn.Module):
     """Angles for every position up to a capacity, ready to be applied.
 

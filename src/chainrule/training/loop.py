@@ -27,6 +27,7 @@ from chainrule.training.schedule import Budget, Spent, rate
 
 SECONDS_BETWEEN_STATES = 60.0
 VALIDATIONS = 10  # in a run whose settings do not say otherwise
+VALIDATION_SHARE = 0.1  # of the minutes of a run, at most
 LOG_LINES = 100
 LARGEST = 1e9  # nats; stands for infinity in records, which JSON cannot spell
 
@@ -44,7 +45,8 @@ class Counters:
     best_step: int = 0
     validated: int = 0  # step of the last validation
     stale: int = 0  # validations since the best one
-    validations: int = 0
+    validations: int = 0  # shares of the budget that have had theirs
+    validation_seconds: float = 0.0
     log_lines: int = 0
     loss_total: float = 0.0  # since the last log line
     loss_tokens: int = 0
@@ -171,8 +173,8 @@ class Trainer:
             self.recorder.write(record)
             self.at.loss_total, self.at.loss_tokens = 0.0, 0
             self.logged = time.monotonic()
-        if self._due(self.config.validate_every, progress, VALIDATIONS, self.at.validations):
-            self.at.validations += 1
+        if self._validation_due(progress):
+            self.at.validations = math.floor(progress * VALIDATIONS)
             self._validation()
         if self.config.save_every is not None:
             if self.at.step % self.config.save_every == 0:
@@ -185,6 +187,13 @@ class Trainer:
         if every is not None:
             return self.at.step % every == 0
         return math.floor(progress * in_a_run) > done
+
+    def _validation_due(self, progress: float) -> bool:
+        """As `_due`; but where minutes are the budget, no more of them than a share go into looking at the model."""
+        if not self._due(self.config.validate_every, progress, VALIDATIONS, self.at.validations):
+            return False
+        by_the_clock = self.config.minutes is not None and self.config.validate_every is None
+        return not by_the_clock or self.at.validation_seconds <= VALIDATION_SHARE * self.at.seconds
 
     def _record(self, progress: float) -> Record:
         """The figures of the steps since the last log line."""
@@ -227,7 +236,9 @@ class Trainer:
             record["averaged"] = len(self.recent.kept) if mean is self.recent else 1
         self.recorder.write(record)
         self.reporter.validated(record)
-        self.logged += time.monotonic() - began  # tokens/s is the speed of training alone
+        took = time.monotonic() - began
+        self.at.validation_seconds += took
+        self.logged += took  # tokens/s is the speed of training alone
 
     def _looks(self) -> Iterator[tuple[float, WeightMean | None]]:
         """Nats/token with the weights or their running mean, and with the mean of those at recent validations."""
