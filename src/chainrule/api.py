@@ -16,7 +16,9 @@ from chainrule.config import BUDGETS, RunConfig, TrainConfig, apply_overrides, r
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.evaluation.likelihood import score
 from chainrule.material import HeldOut, Lessons, Material, open_material
-from chainrule.models.base import Branched, Conditional, CountModel, NeuralModel, ParallelModel, Trainable
+from chainrule.models.base import CountModel, NeuralModel, Trainable
+from chainrule.models.capabilities import Branched
+from chainrule.models.conditional import Conditional, ParallelModel
 from chainrule.objectives import (
     BranchLikelihood,
     Likelihood,

@@ -22,7 +22,8 @@ from chainrule.distillation import distilled
 from chainrule.errors import ConfigError, MissingExtra
 from chainrule.evaluation.likelihood import protocol_for, score
 from chainrule.evaluation.translation import corpus_scores
-from chainrule.models.base import Conditional, EmbeddingConfig, NeuralModel, ParallelModel
+from chainrule.models.base import NeuralModel
+from chainrule.models.conditional import Conditional, EmbeddingConfig, ParallelModel
 from chainrule.models.shortlist import Surveys
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder

@@ -29,7 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import Branched, NeuralModel, Scores, TabledReadout
+from chainrule.models.base import NeuralModel, Scores, TabledReadout
+from chainrule.models.capabilities import Branched
 
 
 class Objective(ABC):

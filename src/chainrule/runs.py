@@ -39,7 +39,9 @@ from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, sco
 from chainrule.evaluation.translation import TranslationScore, score_translations
 from chainrule.evaluation.verify import Finding, verify
 from chainrule.evaluation.verify_parallel import verify_parallel
-from chainrule.models.base import AutoregressiveModel, Conditional, CountModel, ParallelModel, Plans
+from chainrule.models.base import AutoregressiveModel, CountModel
+from chainrule.models.capabilities import Plans
+from chainrule.models.conditional import Conditional, ParallelModel
 from chainrule.models.ngram import NGram
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder

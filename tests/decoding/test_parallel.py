@@ -10,7 +10,7 @@ from chainrule.decoding.parallel import effort_of
 from chainrule.decoding.translation import log_probs, packed
 from chainrule.errors import DecodingError
 from chainrule.evaluation.translation import score_translations
-from chainrule.models.base import Effort, ParallelModel, Written
+from chainrule.models.conditional import Effort, ParallelModel, Written
 from chainrule.testing import tiny_model, tiny_parallel
 from chainrule.testing.tiny import parallel_variants
 from chainrule.tokenizers.words import Words

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chainrule.errors import DataError, DecodingError
-from chainrule.models.base import Effort, ParallelModel
+from chainrule.models.conditional import Effort, ParallelModel
 from chainrule.models.hybrid_regressive import HybridRegressive, HybridRegressiveConfig
 from chainrule.models.nonautoregressive import (
     Draft,

@@ -12,7 +12,8 @@ from chainrule.decoding import Generation, beam_search
 from chainrule.evaluation import verify
 from chainrule.evaluation.verify import CheckFailed
 from chainrule.models import FAMILIES
-from chainrule.models.base import Advance, AutoregressiveModel, Conditional, CountModel
+from chainrule.models.base import Advance, AutoregressiveModel, CountModel
+from chainrule.models.conditional import Conditional
 from chainrule.models.gpt import GPT, GPTConfig
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.models.recurrent import Recurrent, RecurrentConfig

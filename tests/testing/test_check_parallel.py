@@ -12,7 +12,7 @@ from torch import Tensor
 from chainrule.evaluation.verify import CheckFailed
 from chainrule.evaluation.verify_parallel import verify_parallel
 from chainrule.models import PARALLEL_FAMILIES
-from chainrule.models.base import Written
+from chainrule.models.conditional import Written
 from chainrule.models.nonautoregressive import NonAutoregressive, NonAutoregressiveConfig
 from chainrule.testing import check_parallel, tiny_parallel
 from chainrule.testing.parallel_checks import all_parallel_checks

@@ -148,7 +148,7 @@ def _score_translations(
 def _how(run: Run, search: Search) -> str:
     """How the translations were looked for, in a few words."""
     from chainrule.decoding.parallel import effort_of
-    from chainrule.models.base import ParallelModel
+    from chainrule.models.conditional import ParallelModel
 
     if isinstance(run.model, ParallelModel):
         effort = effort_of(run.model, search)

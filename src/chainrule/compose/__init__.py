@@ -12,7 +12,8 @@ from chainrule.compose.reverse import Reverse
 from chainrule.compose.sliding import Sliding
 from chainrule.errors import ConfigError, nearest
 from chainrule.models import FAMILIES, PARALLEL_FAMILIES
-from chainrule.models.base import AutoregressiveModel, ParallelModel
+from chainrule.models.base import AutoregressiveModel
+from chainrule.models.conditional import ParallelModel
 
 COMPOSITES: dict[str, type[AutoregressiveModel]] = {
     "mixture": Mixture,

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import AutoregressiveModel, DensityModel, Directed, ParallelModel
+from chainrule.models.base import AutoregressiveModel, DensityModel
+from chainrule.models.capabilities import Directed
+from chainrule.models.conditional import ParallelModel
 
 
 class Composite(Directed):

@@ -22,7 +22,9 @@ from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.corpus import Corpus
 from chainrule.decoding.reading import Reader, Track
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel, Conditional, Guesses
+from chainrule.models.base import AutoregressiveModel
+from chainrule.models.capabilities import Guesses
+from chainrule.models.conditional import Conditional
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.training import counting
 from chainrule.training.progress import Reporter

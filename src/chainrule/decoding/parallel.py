@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from chainrule.decoding.translation import TOKENS_AT_ONCE, Search, Translation, by_length, packed
-from chainrule.models.base import Effort, ParallelModel, Written
+from chainrule.models.conditional import Effort, ParallelModel, Written
 
 
 @torch.inference_mode()

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from chainrule.decoding.drafts import Drafter, Pick, Text
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel, Plans
+from chainrule.models.base import AutoregressiveModel
+from chainrule.models.capabilities import Plans
 from chainrule.types import Sequences
 
 

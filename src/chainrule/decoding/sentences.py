@@ -18,7 +18,8 @@ from chainrule.decoding.copying import copied, surfaces
 from chainrule.decoding.parallel import write
 from chainrule.decoding.translation import Search, Translation, attention, log_probs, source_context, translate
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel, ParallelModel
+from chainrule.models.base import AutoregressiveModel
+from chainrule.models.conditional import ParallelModel
 from chainrule.tokenizers import Tokenizer
 
 LONGEST = 1000  # source tokens; a longer line is no sentence

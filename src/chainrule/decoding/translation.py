@@ -23,7 +23,8 @@ from chainrule.decoding.generate import Finish, Generation
 from chainrule.decoding.ranking import NORMALISERS, coverage
 from chainrule.decoding.reading import PREFILL_LOGITS
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel, Conditional, DensityModel, HasAttention, ParallelModel
+from chainrule.models.base import AutoregressiveModel, DensityModel
+from chainrule.models.conditional import Conditional, HasAttention, ParallelModel
 from chainrule.models.shortlist import Shortlists
 from chainrule.types import Batch, Sequences
 

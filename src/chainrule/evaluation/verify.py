@@ -22,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 
 from chainrule.decoding import Sampling, beam_search, generate
 from chainrule.errors import ChainruleError
-from chainrule.models.base import AutoregressiveModel, Conditional, Recomputed
+from chainrule.models.base import AutoregressiveModel, Recomputed
+from chainrule.models.conditional import Conditional
 from chainrule.training.checkpoint import RunFolder
 from chainrule.types import Batch, Sequences, State, Step, merge, select
 

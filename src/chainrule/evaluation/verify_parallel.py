@@ -25,7 +25,7 @@ from chainrule.evaluation.verify import (
     require,
     require_close,
 )
-from chainrule.models.base import Effort, ParallelModel, Written
+from chainrule.models.conditional import Effort, ParallelModel, Written
 from chainrule.training.checkpoint import RunFolder
 from chainrule.types import Batch, Sequences
 

@@ -8,8 +8,9 @@ from typing import Any
 from chainrule.errors import ConfigError, nearest
 from chainrule.models.attentive_conv import AttentiveConv
 from chainrule.models.autoregressive_transformer import AutoregressiveTransformer
-from chainrule.models.base import AutoregressiveModel, ParallelModel
+from chainrule.models.base import AutoregressiveModel
 from chainrule.models.causal_conv import CausalConv
+from chainrule.models.conditional import ParallelModel
 from chainrule.models.fat import FAT
 from chainrule.models.finite_memory import FiniteMemory
 from chainrule.models.gpt import GPT

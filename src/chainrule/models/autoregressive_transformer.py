@@ -9,16 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.models.base import (
-    STEP_AFTER_STEP,
-    Advance,
-    Conditional,
-    EmbeddingConfig,
-    HasAttention,
-    TokenReadout,
-    readable,
-    shift_right,
-)
+from chainrule.models.base import STEP_AFTER_STEP, Advance, TokenReadout, readable, shift_right
+from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent_encoder import RecurrentEncoder

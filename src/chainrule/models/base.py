@@ -1,21 +1,16 @@
 """The interface: every model is a factorisation log P(x | s) = Σ_t log P(x_t | x_<t, s).
 
 DensityModel                how likely is this sequence?
-├── AutoregressiveModel     ... and what comes next, token by token?
-│   ├── NeuralModel         logits = readout(hidden), trained by gradients
-│   │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few tokens cost only those
-│   │       └── TokenReadout    ... and that of the shared table of tokens
-│   └── Recomputed          any model without its cache: the slow reference for the fast paths
-└── ParallelModel           ... and write it whole, in a few passes over all of its positions at once
+└── AutoregressiveModel     ... and what comes next, token by token?
+    ├── NeuralModel         logits = readout(hidden), trained by gradients
+    │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few tokens cost only those
+    │       └── TokenReadout    ... and that of the shared table of tokens
+    └── Recomputed          any model without its cache: the slow reference for the fast paths
 Trainable                   beside one of them: trained by gradients
 CountModel                  beside one of them: trained by counting instead
-Conditional                 beside one of them: a model of a target given a source
-HasAttention                beside one of them: can tell which source tokens it looked at
-Branched                    beside NeuralModel: a mixture of predictions, each of which can be had by itself
-Plans                       beside AutoregressiveModel: predicts many positions ahead, all at once
-Directed                    beside one of them: its tokens may run from the end of a text to its start
-Rewindable                  beside AutoregressiveModel: its state can forget the last tokens that it has read
-Guesses                     beside AutoregressiveModel: knows its likeliest tokens without their probabilities
+
+Models of a target given a source are in `models.conditional`, with those that write it whole; what some models can do
+besides is in `models.capabilities`.
 
 Conventions. BOS lives inside the model: `start` gives the first prediction, so no decoder knows about it. EOS is
 an ordinary token. State is passed, never stored; `extend` may use its state up in place, `types.select` copies.
@@ -26,16 +21,15 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, final
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, cast, final
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.errors import DataError, DecodingError
+from chainrule.errors import DataError
 from chainrule.nn.tokens import TokenTable
 from chainrule.types import Batch, Sequences, State, Step
 
@@ -329,198 +323,3 @@ class CountModel(ABC):
     @abstractmethod
     def estimate(self) -> None:
         """Turn the counts into probabilities. Observing more afterwards and estimating again is allowed."""
-
-
-class TranslationConfig(ModelConfig):
-    """What the settings of every model of a target given a source have in common; `vocabulary` is the target's."""
-
-    source_vocabulary: int = Field(ge=1, description="number of source token ids; taken from the source tokenizer")
-
-
-class EmbeddingConfig(TranslationConfig):
-    """... and of those that read tokens of both sides through a `nn.tokens.PairTable`."""
-
-    tied: bool = Field(True, description="the readout uses the target embeddings as its weights")
-    shared_embeddings: bool = Field(False, description="source and target have one vocabulary and one table for it")
-
-    @model_validator(mode="after")
-    def _one_vocabulary(self) -> Self:
-        if self.shared_embeddings and self.source_vocabulary != self.vocabulary:
-            raise ValueError(
-                f"shared_embeddings needs one vocabulary for both sides, and the source has {self.source_vocabulary} "
-                f"tokens, the target {self.vocabulary}; use a joint tokenizer, or shared_embeddings=false"
-            )
-        return self
-
-    @property
-    def own_source_rows(self) -> int | None:
-        """Rows of a table for the source alone; None where it has none."""
-        return None if self.shared_embeddings else self.source_vocabulary
-
-
-class Conditional(ABC):
-    """A model of a target given a source: every batch has one, and so has every `start`.
-
-    What was read from the source lives in the state, padded and with its lengths, so that rows can be selected and
-    merged like any others and no decoder ever sees the source again. Values past a source's length are never read.
-    """
-
-    config: TranslationConfig
-
-    @property
-    def source_vocabulary(self) -> int:
-        """Source tokens have ids in [0, source_vocabulary)."""
-        return self.config.source_vocabulary
-
-    @property
-    def source_context(self) -> int | None:
-        """The longest source that the model can read; None where there is no limit."""
-        return None
-
-    def require_source(self, source: Sequences | None) -> Sequences:
-        """The source, which must be there, not be empty, and fit."""
-        if source is None:
-            raise DataError("this model translates, and no source was given; pass source=Sequences(ids, lengths)")
-        if int(source.lengths.min()) < 1:
-            raise DataError("a source has no tokens; end every source with EOS, so that even an empty line has one")
-        if self.source_context is not None and source.ids.shape[1] > self.source_context:
-            raise DataError(
-                f"a source of {source.ids.shape[1]} tokens does not fit into the context of {self.source_context}; "
-                "cut it, or train with a larger context"
-            )
-        return source
-
-
-class Effort(NamedTuple):
-    """How much a parallel model may do for a target."""
-
-    passes: int  # over all positions
-    lengths: int  # that are tried
-
-
-class Written(NamedTuple):
-    """A target that was written whole."""
-
-    ids: list[int]  # with EOS at its end, where it was written
-    log_prob: float  # nats, of the choices that were made: at most log P(ids | source), where other choices give it too
-    score: float  # what it was ranked by among the lengths that were tried
-
-
-class ParallelModel(Conditional, Trainable):
-    """A model of a target given a source that writes all positions at once, in a bounded number of passes.
-
-    Its P(target | source) is a distribution over whole targets, EOS among their tokens like any other. It is no product
-    over predictions of the next token, so it brings its own objective.
-    """
-
-    task = "translation"
-    config: TranslationConfig
-
-    @property
-    @abstractmethod
-    def usual(self) -> Effort:
-        """What is done where nobody says how much."""
-
-    @abstractmethod
-    def chance(self, batch: Batch) -> Tensor:
-        """(B, ·) numbers from [0, 1): all that is random about the loss of a batch but dropout, row by row.
-
-        They are drawn apart, so that a batch that is computed in pieces has the loss of the whole.
-        """
-
-    @abstractmethod
-    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        """The sum over the rows of what training minimises, in nats, with `smoothing` of each token's mass spread."""
-
-    @abstractmethod
-    def write(
-        self, source: Sequences, *, passes: int, lengths: int, eos: int = 0, suppress: Sequence[int] = ()
-    ) -> list[Written]:
-        """The best target of each source, without the ids to suppress."""
-
-
-def require_one_pass(effort: Effort) -> None:
-    """For a model that has no second pass to make and no lengths to choose from."""
-    if effort != Effort(1, 1):
-        raise DecodingError(
-            f"this model writes in one pass and chooses no length, and {effort.passes} passes with {effort.lengths} "
-            "lengths were asked for; leave them out, or train nonautoregressive with model.output=masked"
-        )
-
-
-class HasAttention(ABC):
-    """A model that looks at its source token by token, and can tell where."""
-
-    @abstractmethod
-    def attention_maps(self, batch: Batch) -> Tensor:
-        """(B, T, S): how much the prediction of target.ids[:, t] looked at source.ids[:, s].
-
-        The mean over layers and heads where there are several. Rows sum to 1, and weights past a source's length
-        are 0.
-        """
-
-
-class Directed(ABC):
-    """A model that can be one of texts turned round (see `compose.reverse`)."""
-
-    @property
-    @abstractmethod
-    def backwards(self) -> bool:
-        """Whether the tokens that it is given run from the end of a text to its start."""
-
-
-class Branched(ABC):
-    """A mixture of two predictions, (1 − γ) P₁ + γ P₂: its readout is `mix(branch_log_probs(hidden), hidden)`."""
-
-    @property
-    @abstractmethod
-    def branch_loss(self) -> float:
-        """The weight of each branch's own loss in training, beside that of the mixture."""
-
-    @abstractmethod
-    def branch_log_probs(self, hidden: Tensor) -> Tensor:
-        """(..., D) to (2, ..., V): what each branch predicts."""
-
-    @abstractmethod
-    def shares(self, hidden: Tensor) -> Tensor:
-        """(..., D) to (...): γ of every prediction."""
-
-    @abstractmethod
-    def mix(self, log_probs: Tensor, hidden: Tensor) -> Tensor:
-        """(2, ..., V), and the hidden vectors that they came from, to log P, (..., V)."""
-
-
-class Foresight(NamedTuple):
-    """What is foreseen of some texts."""
-
-    vectors: Tensor  # (B, P, D)
-    firsts: list[int]  # the position of each row's first vector
-    ends: list[int]  # and the one after its last
-
-
-class Plans(ABC):
-    """A model that can also predict many positions at once, without the tokens just before them."""
-
-    @abstractmethod
-    def foresee(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Foresight:
-        """Of texts that begin with these ids, B of them, and go on; the sources where the model has some."""
-
-    @abstractmethod
-    def foreseen(self, vectors: Tensor) -> Tensor:
-        """(..., D) to logits (..., V)."""
-
-
-class Rewindable(ABC):
-    """A model whose state can forget the last tokens that it has read, as a draft that was not accepted asks for."""
-
-    @abstractmethod
-    def rewind(self, state: State, counts: Tensor) -> State:
-        """The state before the last `counts` (B,) tokens of each row were read. The one given may be used up."""
-
-
-class Guesses(ABC):
-    """A model that finds its likeliest continuation faster than by predictions of all tokens."""
-
-    @abstractmethod
-    def guess(self, ids: Sequence[int], count: int) -> list[int]:
-        """What greedy decoding writes after a text; it may be less exact, since whoever asks will check."""

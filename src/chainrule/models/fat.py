@@ -38,16 +38,9 @@ from torch import Tensor, nn
 
 from chainrule.config import Settings
 from chainrule.errors import ConfigError
-from chainrule.models.base import (
-    Advance,
-    Conditional,
-    Directed,
-    EmbeddingConfig,
-    HasAttention,
-    TokenReadout,
-    readable,
-    shift_right,
-)
+from chainrule.models.base import Advance, TokenReadout, readable, shift_right
+from chainrule.models.capabilities import Directed
+from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.models.shortlist import Pairs, Shortlist, Shortlisted, Shortlists, Surveys, partners_of
 from chainrule.nn import alone, slow_attention
 from chainrule.nn.activations import squared_relu

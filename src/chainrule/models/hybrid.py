@@ -15,18 +15,9 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError, RunError
 from chainrule.features import Pretrained
-from chainrule.models.base import (
-    Advance,
-    Branched,
-    Conditional,
-    EmbeddingConfig,
-    Foresight,
-    HasAttention,
-    NeuralModel,
-    Plans,
-    readable,
-    shift_right,
-)
+from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.models.capabilities import Branched, Foresight, Plans
+from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.models.shortlist import Pairs, Surveys
 from chainrule.nn.branches import Branches, Plan, at, attention_over
 from chainrule.nn.gamma import GAMMAS, FixedGamma, GammaName, log_shares, mixed

@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import Advance, Foresight, readable, shift_right
+from chainrule.models.base import Advance, readable, shift_right
+from chainrule.models.capabilities import Foresight
 from chainrule.models.hybrid import HybridModel, HybridSettings
 from chainrule.nn.branches import Plan, at
 from chainrule.nn.recurrent import GRU, LayerState

@@ -26,7 +26,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.models.base import Effort, ParallelModel, Written, readable, require_one_pass
+from chainrule.models.base import readable
+from chainrule.models.conditional import Effort, ParallelModel, Written, require_one_pass
 from chainrule.models.transformer import Decoder, Memory, Transformer, TransformerConfig
 from chainrule.types import Batch, Sequences, State
 

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError, TrainingError
-from chainrule.models.base import AutoregressiveModel, CountModel, Guesses, readable
+from chainrule.models.base import AutoregressiveModel, CountModel, readable
+from chainrule.models.capabilities import Guesses
 from chainrule.models.ngram_alone import Levels, can_go_alone
 from chainrule.types import Batch, Sequences, State, Step
 

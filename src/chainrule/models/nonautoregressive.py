@@ -41,7 +41,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.models.base import Effort, ParallelModel, Written, readable, require_one_pass
+from chainrule.models.base import readable
+from chainrule.models.conditional import Effort, ParallelModel, Written, require_one_pass
 from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerConfig
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.ctc import Lattice, spelt

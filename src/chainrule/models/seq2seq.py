@@ -10,16 +10,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.errors import DecodingError
-from chainrule.models.base import (
-    STEP_AFTER_STEP,
-    Advance,
-    Conditional,
-    EmbeddingConfig,
-    HasAttention,
-    TokenReadout,
-    readable,
-    shift_right,
-)
+from chainrule.models.base import STEP_AFTER_STEP, Advance, TokenReadout, readable, shift_right
+from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn.attention import SourceAttention, padding_bias
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer

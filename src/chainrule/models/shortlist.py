@@ -18,7 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from chainrule.models.base import AutoregressiveModel, Conditional, TabledReadout, TranslationConfig
+from chainrule.models.base import AutoregressiveModel, TabledReadout
+from chainrule.models.conditional import Conditional, TranslationConfig
 from chainrule.types import Batch, Sequences, State, Step
 
 EOS = 0  # of every tokenizer

@@ -29,16 +29,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.models.base import (
-    Advance,
-    Conditional,
-    EmbeddingConfig,
-    HasAttention,
-    Rewindable,
-    TokenReadout,
-    readable,
-    shift_right,
-)
+from chainrule.models.base import Advance, TokenReadout, readable, shift_right
+from chainrule.models.capabilities import Rewindable
+from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row

@@ -9,7 +9,8 @@ import torch
 
 from chainrule.compose import COMPOSITES, build, kind
 from chainrule.models import FAMILIES, PARALLEL_FAMILIES
-from chainrule.models.base import AutoregressiveModel, Conditional, CountModel, ParallelModel
+from chainrule.models.base import AutoregressiveModel, CountModel
+from chainrule.models.conditional import Conditional, ParallelModel
 from chainrule.types import Sequences
 
 VOCABULARY = 5

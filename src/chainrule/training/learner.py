@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from chainrule.data.batching import Segment
-from chainrule.models.base import NeuralModel, ParallelModel, Trainable
+from chainrule.models.base import NeuralModel, Trainable
+from chainrule.models.conditional import ParallelModel
 from chainrule.objectives import Objective, Reporting
 from chainrule.types import Batch, Sequences, State, detach, map_state, merge, select, tensors
 

@@ -1,0 +1,84 @@
+"""What some models can do besides. Each is a type that a family names among its bases, and that a decoder asks for.
+
+Directed        its tokens may run from the end of a text to its start
+Branched        a mixture of predictions, each of which can be had by itself
+Plans           predicts many positions ahead, all at once
+Rewindable      its state can forget the last tokens that it has read
+Guesses         knows its likeliest tokens without their probabilities
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from chainrule.types import Sequences, State
+
+
+class Directed(ABC):
+    """A model that can be one of texts turned round (see `compose.reverse`)."""
+
+    @property
+    @abstractmethod
+    def backwards(self) -> bool:
+        """Whether the tokens that it is given run from the end of a text to its start."""
+
+
+class Branched(ABC):
+    """A mixture of two predictions, (1 − γ) P₁ + γ P₂: its readout is `mix(branch_log_probs(hidden), hidden)`."""
+
+    @property
+    @abstractmethod
+    def branch_loss(self) -> float:
+        """The weight of each branch's own loss in training, beside that of the mixture."""
+
+    @abstractmethod
+    def branch_log_probs(self, hidden: Tensor) -> Tensor:
+        """(..., D) to (2, ..., V): what each branch predicts."""
+
+    @abstractmethod
+    def shares(self, hidden: Tensor) -> Tensor:
+        """(..., D) to (...): γ of every prediction."""
+
+    @abstractmethod
+    def mix(self, log_probs: Tensor, hidden: Tensor) -> Tensor:
+        """(2, ..., V), and the hidden vectors that they came from, to log P, (..., V)."""
+
+
+class Foresight(NamedTuple):
+    """What is foreseen of some texts."""
+
+    vectors: Tensor  # (B, P, D)
+    firsts: list[int]  # the position of each row's first vector
+    ends: list[int]  # and the one after its last
+
+
+class Plans(ABC):
+    """A model that can also predict many positions at once, without the tokens just before them."""
+
+    @abstractmethod
+    def foresee(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Foresight:
+        """Of texts that begin with these ids, B of them, and go on; the sources where the model has some."""
+
+    @abstractmethod
+    def foreseen(self, vectors: Tensor) -> Tensor:
+        """(..., D) to logits (..., V)."""
+
+
+class Rewindable(ABC):
+    """A model whose state can forget the last tokens that it has read, as a draft that was not accepted asks for."""
+
+    @abstractmethod
+    def rewind(self, state: State, counts: Tensor) -> State:
+        """The state before the last `counts` (B,) tokens of each row were read. The one given may be used up."""
+
+
+class Guesses(ABC):
+    """A model that finds its likeliest continuation faster than by predictions of all tokens."""
+
+    @abstractmethod
+    def guess(self, ids: Sequence[int], count: int) -> list[int]:
+        """What greedy decoding writes after a text; it may be less exact, since whoever asks will check."""
