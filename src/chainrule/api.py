@@ -30,7 +30,7 @@ from chainrule.objectives import (
     SmoothedLikelihood,
     tabled,
 )
-from chainrule.runs import Run, choose_device, load
+from chainrule.runs import Run, choose_device, load, run_of
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
 from chainrule.training.learner import Learner, WholeTargets
@@ -141,7 +141,7 @@ def train(
             trainer.restore(saved)
         outcome = trainer.run()
         folder.read_weights(model)
-    run = Run(folder, complete, material.tokenizer, model.eval(), outcome, material.source_tokenizer)
+    run = run_of(folder, complete, model, outcome)
     if scored and (outcome is None or outcome.reason != "stopped"):
         score_splits(run, material.held_out, reporter)
     folder.write_card(run.card())

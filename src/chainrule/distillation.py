@@ -22,7 +22,7 @@ from chainrule.data.counting import Progress
 from chainrule.data.source import Normalisation
 from chainrule.decoding import Search
 from chainrule.errors import RunError
-from chainrule.runs import load
+from chainrule.runs import TranslationRun, load
 from chainrule.training.checkpoint import RunFolder
 
 SEARCH = Search(beam=5)
@@ -67,8 +67,7 @@ def _identity(folder: RunFolder) -> tuple[object, ...]:
 
 def _targets(pairs: CleanPairs, folder: RunFolder, device: str, batch: int) -> Iterator[str]:
     """A line for each pair; where the run has nothing to say, what stood there before."""
-    run = load(folder.path, device=device)
-    run.pair_tokenizers()  # which refuses a run that does not translate
+    run = load(folder.path, TranslationRun, device=device)
     found = run.translate(pairs.source.documents(), SEARCH, batch=batch)
     for target, (best, *_) in zip(pairs.target.documents(), found, strict=True):
         written = sentence(best.text, Normalisation())

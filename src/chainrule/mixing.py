@@ -23,7 +23,7 @@ from chainrule.data.corpus import Corpus, encode_file, prepare
 from chainrule.errors import ConfigError, nearest
 from chainrule.material import text_splits
 from chainrule.models.base import AutoregressiveModel
-from chainrule.runs import Run, load
+from chainrule.runs import TextRun, load, require, run_of
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Reporter
 
@@ -44,7 +44,7 @@ def mix(
     threads: int | None = None,
     scored: bool = True,
     reporter: Reporter | None = None,
-) -> Run:
+) -> TextRun:
     """Make one run of several over one vocabulary; the words are those of `chainrule mix`.
 
     The gate is fitted to the runs' own validation data, or to `valid` where it is given; test data is scored once,
@@ -64,7 +64,7 @@ def mix(
     folder.require_free()
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = [load(path, device=device) for path in runs]
+    opened = [load(path, TextRun, device=device) for path in runs]
     _require_one_vocabulary(opened)
     held_out = _held_out(opened, valid, reporter)
     parts = [run.autoregressive if recall is None else _remembering(run, recall, held_out, reporter) for run in opened]
@@ -86,14 +86,14 @@ def mix(
     if found is not None:
         names = [str(run.path) for run in opened]
         folder.append("metrics.jsonl", {"step": found.passes, "gate": gate, "runs": names, **found._asdict()})
-    run = Run(folder, config, opened[0].tokenizer, model)
+    run = require(run_of(folder, config, model), TextRun)
     if scored:
         score_splits(run, text_splits(config.data, held_out.valid, held_out.test), reporter)
     folder.write_card(_card(run, opened, found))
     return run
 
 
-def _remembering(run: Run, memory: int, held_out: HeldOut, reporter: Reporter) -> AutoregressiveModel:
+def _remembering(run: TextRun, memory: int, held_out: HeldOut, reporter: Reporter) -> AutoregressiveModel:
     """The run's model with a memory that is fitted to the held-out text, if it is of a kind that can have one."""
     part = run.autoregressive
     if not can_recall(part):
@@ -116,12 +116,10 @@ def _fit(model: Blend, corpus: Corpus, seed: int, reporter: Reporter) -> Fit:
         reporter.end()
 
 
-def _require_one_vocabulary(runs: Sequence[Run]) -> None:
+def _require_one_vocabulary(runs: Sequence[TextRun]) -> None:
     """Token 17 must be the same word to all of them."""
     first = runs[0]
     for run in runs:
-        if run.model.task != "language":
-            raise ConfigError(f"{str(run.path)!r} is a model of {run.model.task}s; only language models can be mixed")
         alike = run.tokenizer.kind == first.tokenizer.kind and run.tokenizer.to_json() == first.tokenizer.to_json()
         if not alike or run.model.vocabulary != first.model.vocabulary:
             raise ConfigError(
@@ -146,7 +144,7 @@ class HeldOut(NamedTuple):
         return self._replace(valid=turned_corpus(self.valid), test=test)
 
 
-def _held_out(runs: Sequence[Run], valid: str | None, reporter: Reporter) -> HeldOut:
+def _held_out(runs: Sequence[TextRun], valid: str | None, reporter: Reporter) -> HeldOut:
     """The runs' own validation data if they agree on it, else the data given; test data if they agree on it."""
     config = runs[0].config.data
     if valid is not None:
@@ -168,7 +166,7 @@ def _held_out(runs: Sequence[Run], valid: str | None, reporter: Reporter) -> Hel
     return HeldOut(prepared.valid, prepared.test, config)
 
 
-def _require_one_validation(runs: Sequence[Run]) -> None:
+def _require_one_validation(runs: Sequence[TextRun]) -> None:
     """A gate fitted to what one of the parts was trained on would trust that part far too much."""
     for one, other in itertools.pairwise(runs):
         if _validation(one.config.data) != _validation(other.config.data):
@@ -189,7 +187,7 @@ def _test(data: DataConfig) -> object:
     return data.test or (data.test_fraction and (data.test_fraction, data.train))
 
 
-def _card(run: Run, parts: Sequence[Run], found: Fit | None) -> str:
+def _card(run: TextRun, parts: Sequence[TextRun], found: Fit | None) -> str:
     """The card of any run, and how this one was put together."""
     lines = [run.card(), "## Parts", "", "| run | family | nats/token, validation | mean weight |", "|---|---|---|---|"]
     for number, part in enumerate(parts):

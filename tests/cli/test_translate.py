@@ -132,7 +132,7 @@ def test_a_run_that_does_not_translate_is_refused_in_one_line(
         type_in(b"a\n")
         outcome = chainrule(*words)
         assert outcome.code == 2
-        assert "translates nothing" in outcome.err
+        assert "which writes text" in outcome.err
         assert outcome.err.count("\n") == 1
 
 

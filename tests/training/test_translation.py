@@ -14,7 +14,8 @@ from tests.conftest import Command
 
 import chainrule
 from chainrule.config import TrainConfig
-from chainrule.errors import ConfigError, DataError, DecodingError, MissingExtra, RunError
+from chainrule.errors import ConfigError, DataError, MissingExtra, RunError
+from chainrule.runs import TextRun, TranslationRun, load
 from chainrule.training.loop import Trainer
 from chainrule.training.progress import Reporter
 from chainrule.training.schedule import rate
@@ -235,15 +236,19 @@ def test_half_a_pair_is_refused(given: dict[str, str], complaint: str, tmp_path:
 
 def test_a_run_is_used_for_what_it_is(words: dict[str, str], text_file: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", words, steps=1)
-    with pytest.raises(DecodingError, match="translates and writes nothing of its own"):
-        run.generate("abc")
+    with pytest.raises(
+        RunError, match="is a seq2seq, which translates .chainrule translate .*; give a run that writes"
+    ):
+        load(run.path, TextRun)
     with pytest.raises(ConfigError, match="give the source of the text"):
         run.score("abc")
     text = chainrule.train("ngram", data=str(text_file), out=tmp_path / "ngram")
     with pytest.raises(ConfigError, match="has no use for a source"):
         text.score("abc", source="cba")
-    with pytest.raises(RunError, match="is a ngram, which translates nothing"):
-        text.encode_source(["abc"])
+    with pytest.raises(
+        RunError, match="is a ngram, which writes text .chainrule generate .*; give a run that translates"
+    ):
+        load(text.path, TranslationRun)
 
 
 def test_the_words_of_the_command_line(chainrule: Command, words: dict[str, str], tmp_path: Path) -> None:

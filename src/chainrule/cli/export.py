@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.options import Json, RunPath, open_run, output, print_json
+from chainrule.cli.options import Json, RunPath, open_writer, output, print_json
 
 
 class Form(StrEnum):
@@ -31,7 +31,7 @@ def export(
     """
     from chainrule.interop.exchange import export_arpa, export_huggingface
 
-    opened = open_run(run, device="cpu")
+    opened = open_writer(run, device="cpu")
     writer = export_huggingface if to is Form.hf else export_arpa
     files = [str(file) for file in writer(opened.autoregressive, opened.tokenizer, out)]
     if json:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from chainrule.runs import Run
+    from chainrule.runs import Run, TextRun, TokenRun, TranslationRun
 
 output = Console()
 errors = Console(stderr=True)
@@ -42,6 +42,30 @@ def open_run(path: Path, *, device: str = "auto", threads: int | None = None, ch
     if checkpoint not in ("best", "last"):
         raise ConfigError(f"--checkpoint takes best or last, got {checkpoint!r}")
     return load(path, device=device, checkpoint=checkpoint)
+
+
+def open_scorer(path: Path, **how: Any) -> TokenRun:
+    """... of texts."""
+    run = open_run(path, **how)
+    from chainrule.runs import TokenRun, require
+
+    return require(run, TokenRun)  # type: ignore[type-abstract]  # nothing is made of it
+
+
+def open_writer(path: Path, **how: Any) -> TextRun:
+    """... that writes text."""
+    run = open_run(path, **how)
+    from chainrule.runs import TextRun, require
+
+    return require(run, TextRun)
+
+
+def open_translator(path: Path, **how: Any) -> TranslationRun:
+    """... that translates."""
+    run = open_run(path, **how)
+    from chainrule.runs import TranslationRun, require
+
+    return require(run, TranslationRun)
 
 
 def print_json(values: Mapping[str, Any] | Sequence[Any]) -> None:

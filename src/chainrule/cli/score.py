@@ -17,7 +17,8 @@ from chainrule.cli.options import (
     RunPath,
     Threads,
     errors,
-    open_run,
+    open_scorer,
+    open_translator,
     output,
     print_json,
     print_table,
@@ -29,7 +30,7 @@ from chainrule.errors import ConfigError
 if TYPE_CHECKING:
     from chainrule.decoding import Search
     from chainrule.evaluation.likelihood import TokenScore
-    from chainrule.runs import Run
+    from chainrule.runs import TokenRun, TranslationRun
 
 SURPRISE = ("#1a9850", "#66bd63", "#a6d96a", "#fee08b", "#fdae61", "#f46d43", "#d73027")
 """Colours of 0–1, 1–2, 2–3, 3–5, 5–8, 8–12 and more bits."""
@@ -96,16 +97,16 @@ def score(
     if task == "translation":
         if source is None or references is None or text is not None or data is not None:
             raise ConfigError("--task translation takes the files --source and --references, and no --text or --data")
-        opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
+        translator = open_translator(run, device=device, threads=threads, checkpoint=checkpoint)
         settings = {
             "beam": beam, "length_penalty": length_penalty, "shortlist": shortlist,
             "passes": passes, "length_candidates": length_candidates,
         }  # fmt: skip
-        _score_translations(opened, Path(source), references, settings, batch, target_language, json=json)
+        _score_translations(translator, Path(source), references, settings, batch, target_language, json=json)
         return
     if references is not None:
         raise ConfigError("--references is for --task translation; add it, or score the file with --data")
-    opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    opened = open_scorer(run, device=device, threads=threads, checkpoint=checkpoint)
     about: dict[str, Any] = {"data": data, "source": source, "stride": stride}
     with _bar() as progress:
         result = opened.score(text, **about, progress=progress).model_dump(mode="json")
@@ -121,7 +122,7 @@ def score(
 
 
 def _score_translations(
-    run: Run,
+    run: TranslationRun,
     source: Path,
     references: Path,
     settings: dict[str, Any],
@@ -145,7 +146,7 @@ def _score_translations(
     print_table({**found, "search": _how(run, search)})
 
 
-def _how(run: Run, search: Search) -> str:
+def _how(run: TranslationRun, search: Search) -> str:
     """How the translations were looked for, in a few words."""
     from chainrule.decoding.parallel import effort_of
     from chainrule.models.conditional import ParallelModel
@@ -175,7 +176,7 @@ def _bar() -> Iterator[Callable[[float], None]]:
         yield lambda share: bar.update(task, completed=share)
 
 
-def _plain(run: Run, token: TokenScore) -> dict[str, Any]:
+def _plain(run: TokenRun, token: TokenScore) -> dict[str, Any]:
     """One token for machines."""
     pieces = run.tokenizer.pieces([token.token, *(other.token for other in token.alternatives)])
     others = zip(pieces[1:], token.alternatives, strict=True)
@@ -188,7 +189,7 @@ def _plain(run: Run, token: TokenScore) -> dict[str, Any]:
     }
 
 
-def _show_tokens(run: Run, tokens: list[TokenScore]) -> None:
+def _show_tokens(run: TokenRun, tokens: list[TokenScore]) -> None:
     """The text coloured by surprisal, then the tokens that surprised most."""
     from rich.table import Table
     from rich.text import Text

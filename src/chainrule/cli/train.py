@@ -166,8 +166,4 @@ def _report(run: Run) -> None:
         if about[split] is not None:
             output.print()
             print_table(score_rows(about[split]), title=f"[bold]{split}[/bold]: {about[split]['data']}")
-    if run.source_tokenizer is not None:
-        following = f"chainrule translate {run.path} < my.txt"
-    else:
-        following = f"chainrule generate {run.path} --prompt …"
-    output.print(f"\n[green]{run.path}[/green]  next: {following}", highlight=False, soft_wrap=True)
+    output.print(f"\n[green]{run.path}[/green]  next: {run.use.format(run=run.path)}", highlight=False, soft_wrap=True)

@@ -10,11 +10,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_run
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_translator
 
 if TYPE_CHECKING:
     from chainrule.decoding import Search, Translated
@@ -85,8 +85,9 @@ def translate(
             "passes": passes, "length_candidates": length_candidates,
         }
     )  # fmt: skip
-    opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
-    other = None if agree_with is None else open_run(agree_with, device=device, threads=threads, checkpoint=checkpoint)
+    how: dict[str, Any] = {"device": device, "threads": threads, "checkpoint": checkpoint}
+    opened = open_translator(run, **how)
+    other = None if agree_with is None else open_translator(agree_with, **how)
     window = 1 if sys.stdin.isatty() else WINDOW * batch  # a person waits for each line
     begin = time.perf_counter()
     counts: Counter[str] = Counter()

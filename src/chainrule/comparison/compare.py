@@ -30,7 +30,7 @@ from chainrule.errors import ConfigError, TrainingError, nearest
 from chainrule.evaluation.likelihood import Surprisals, summarise, surprisals
 from chainrule.files import write_whole
 from chainrule.mixing import mix
-from chainrule.runs import Run, load, parameters
+from chainrule.runs import TextRun, load, parameters
 from chainrule.training.progress import Reporter
 
 DEFAULT_MINUTES = 10.0
@@ -164,7 +164,7 @@ def findings(
     folder: ComparisonFolder, plan: Plan, finished: Sequence[str], failures: Sequence[Failure], watcher: Watcher
 ) -> Results:
     """All that is to be said about the runs."""
-    runs = {name: load(folder.run(name), device="cpu") for name in finished}
+    runs = {name: load(folder.run(name), TextRun, device="cpu") for name in finished}
     texts = read_splits(runs[finished[0]])
     if len(finished) > 1:
         runs[MIXTURE] = mixture(folder, finished, texts, watcher)
@@ -204,10 +204,10 @@ def findings(
     )
 
 
-def mixture(folder: ComparisonFolder, names: Sequence[str], texts: Splits, watcher: Watcher) -> Run:
+def mixture(folder: ComparisonFolder, names: Sequence[str], texts: Splits, watcher: Watcher) -> TextRun:
     """The best mixture of the families, its gate fitted to the validation text; the one on disk if it is there."""
     if folder.finish(MIXTURE) is not None:
-        return load(folder.run(MIXTURE), device="cpu")
+        return load(folder.run(MIXTURE), TextRun, device="cpu")
     shutil.rmtree(folder.run(MIXTURE), ignore_errors=True)  # of a comparison that was stopped while mixing
     parts = worthwhile({name: folder.surprisals(name, VALIDATION).nats for name in names})
     began = time.monotonic()
@@ -265,7 +265,7 @@ class _Relay(Reporter):
 def _row(
     folder: ComparisonFolder,
     name: str,
-    run: Run,
+    run: TextRun,
     found: Surprisals,
     texts: Splits,
     plan: Plan,
@@ -296,7 +296,7 @@ def _row(
     )
 
 
-def part_weights(run: Run) -> dict[str, float]:
+def part_weights(run: TextRun) -> dict[str, float]:
     """The share of each part in the mean weights of a fitted gate."""
     [fit] = [record for record in run.folder.records("metrics.jsonl") if "gate" in record]
     weights = [max(0.0, weight) for weight in fit["weights"]]
@@ -304,7 +304,7 @@ def part_weights(run: Run) -> dict[str, float]:
     return {Path(path).name: weight / total for path, weight in zip(fit["runs"], weights, strict=True)}
 
 
-def curve(run: Run) -> list[Point]:
+def curve(run: TextRun) -> list[Point]:
     """Validation while training, as the run has recorded it."""
     return [
         Point(seconds=record["seconds"], tokens=record["tokens"], bits_per_byte=record["valid_bits_per_byte"])
@@ -313,7 +313,7 @@ def curve(run: Run) -> list[Point]:
     ]
 
 
-def own_settings(run: Run) -> dict[str, Any]:
+def own_settings(run: TextRun) -> dict[str, Any]:
     """The settings of a model without what follows from the data."""
     return {name: value for name, value in run.config.model.items() if name != "vocabulary"}
 

@@ -25,7 +25,7 @@ from chainrule.data.corpus import Corpus, prepare
 from chainrule.errors import RunError
 from chainrule.evaluation.likelihood import Protocol, Surprisals
 from chainrule.files import whole_file, write_whole
-from chainrule.runs import Run
+from chainrule.runs import TextRun
 
 VALIDATION, TEST = "validation", "test"
 
@@ -47,7 +47,7 @@ class Splits(NamedTuple):
     held_out: dict[str, Corpus]  # validation: for stopping and for gates; test: for the figures
 
 
-def read_splits(run: Run) -> Splits:
+def read_splits(run: TextRun) -> Splits:
     """What a run was trained on and what it has not seen."""
     prepared = prepare(run.config.data, run.config.tokenizer, tokenizer=run.tokenizer)
     assert prepared.test is not None

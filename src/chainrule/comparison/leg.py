@@ -22,26 +22,29 @@ def run_leg(path: Path, name: str) -> None:
     from chainrule.comparison.folder import ComparisonFolder, Finish, read_splits
     from chainrule.comparison.plan import is_neural
     from chainrule.evaluation.likelihood import surprisals
-    from chainrule.runs import parameters
+    from chainrule.runs import TextRun, parameters, require
 
     folder = ComparisonFolder(path)
     plan = folder.plan()
     leg = next(leg for leg in plan.legs if leg.family == name)
     budget = {"tokens": plan.tokens} if plan.tokens is not None else {"minutes": plan.leg_minutes}
     began = time.monotonic()
-    run = train(
-        name,
-        tokenizer=plan.tokenizer,
-        seed=plan.seed,
-        threads=plan.threads,
-        out=folder.run(name),
-        settings={
-            "data": plan.data.model_dump(exclude_none=True),
-            "model": leg.model,
-            "train": {**leg.train, **(budget if is_neural(name) else {})},
-        },
-        resume=True,
-        scored=False,
+    run = require(
+        train(
+            name,
+            tokenizer=plan.tokenizer,
+            seed=plan.seed,
+            threads=plan.threads,
+            out=folder.run(name),
+            settings={
+                "data": plan.data.model_dump(exclude_none=True),
+                "model": leg.model,
+                "train": {**leg.train, **(budget if is_neural(name) else {})},
+            },
+            resume=True,
+            scored=False,
+        ),
+        TextRun,
     )
     seconds = time.monotonic() - began
     if run.outcome is not None and run.outcome.reason == "stopped":

@@ -8,7 +8,7 @@ import torch
 
 from chainrule.data.corpus import Corpus
 from chainrule.decoding import Sampling, stream
-from chainrule.runs import Run
+from chainrule.runs import TextRun
 
 PROMPT = 64  # tokens that are read before the clock starts
 WARM_UP = 8  # tokens written before it starts
@@ -16,7 +16,7 @@ LONGEST = 1000  # tokens written at most
 SAMPLE_BYTES = 400
 
 
-def decoding_speed(run: Run, corpus: Corpus, *, threads: int, seconds: float = 2.0) -> float:
+def decoding_speed(run: TextRun, corpus: Corpus, *, threads: int, seconds: float = 2.0) -> float:
     """Tokens a second, one text at a time, sampled after a prompt from a corpus."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -26,7 +26,7 @@ def decoding_speed(run: Run, corpus: Corpus, *, threads: int, seconds: float = 2
         torch.set_num_threads(before)
 
 
-def _speed(run: Run, corpus: Corpus, seconds: float) -> float:
+def _speed(run: TextRun, corpus: Corpus, seconds: float) -> float:
     prompt = [int(token) for token in corpus.tokens[:PROMPT]]
     length = WARM_UP + LONGEST
     written, began = 0, 0.0
@@ -40,7 +40,7 @@ def _speed(run: Run, corpus: Corpus, seconds: float) -> float:
     return (written - WARM_UP) / (time.perf_counter() - began)
 
 
-def sample(run: Run, corpus: Corpus, seed: int) -> str:
+def sample(run: TextRun, corpus: Corpus, seed: int) -> str:
     """A few lines of the model's own."""
     length = max(16, round(SAMPLE_BYTES / corpus.bytes_per_token))
     [text] = run.generate("", length=length, temperature=0.8, seed=seed)
