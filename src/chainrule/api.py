@@ -14,11 +14,10 @@ from chainrule.compose import kind as kind_named
 from chainrule.compose.composite import reads_backwards
 from chainrule.config import BUDGETS, RunConfig, TrainConfig, apply_overrides, read_toml
 from chainrule.errors import ConfigError, TrainingError
-from chainrule.evaluation.likelihood import score
-from chainrule.material import HeldOut, Lessons, Material, open_material
-from chainrule.models.base import CountModel, NeuralModel, Trainable
+from chainrule.material import Lessons, Material, open_material
+from chainrule.models.base import CountModel, NeuralModel, OwnObjective, Trainable
 from chainrule.models.capabilities import Branched
-from chainrule.models.conditional import Conditional, ParallelModel
+from chainrule.models.conditional import Conditional
 from chainrule.objectives import (
     BranchLikelihood,
     Likelihood,
@@ -134,7 +133,7 @@ def train(
         material.lay_out(folder, complete)
         count(model, material.corpus, reporter)
         folder.write_weights(model)
-    elif isinstance(model, NeuralModel | ParallelModel):
+    elif isinstance(model, Trainable):
         trainer = _trainer(model, complete, material, folder, reporter)
         material.lay_out(folder, complete)
         if resumed and (saved := folder.last_state()) is not None:
@@ -143,7 +142,7 @@ def train(
         folder.read_weights(model)
     run = run_of(folder, complete, model, outcome)
     if scored and (outcome is None or outcome.reason != "stopped"):
-        score_splits(run, material.held_out, reporter)
+        material.score(run, reporter)
     folder.write_card(run.card())
     return run
 
@@ -227,9 +226,7 @@ def _new_folder(name: str) -> Path:
     return next(path for number in itertools.count(1) if not (path := Path("runs") / f"{name}-{number}").exists())
 
 
-def _trainer(
-    model: NeuralModel | ParallelModel, config: RunConfig, material: Material, folder: RunFolder, reporter: Reporter
-) -> Trainer:
+def _trainer(model: Trainable, config: RunConfig, material: Material, folder: RunFolder, reporter: Reporter) -> Trainer:
     settings = config.train
     corpus = material.corpus
     unigrams = Noise(corpus.counts(model.vocabulary))
@@ -249,7 +246,7 @@ def _trainer(
     )
 
 
-def _learner(model: NeuralModel | ParallelModel, lessons: Lessons, settings: TrainConfig, unigrams: Noise) -> Learner:
+def _learner(model: Trainable, lessons: Lessons, settings: TrainConfig, unigrams: Noise) -> Learner:
     """What learns from the batches: by an objective of the user's choice, or by the model's own."""
     pieces, half, compiled = settings.accumulate, _half(settings, model), settings.compile
     if isinstance(model, NeuralModel):
@@ -260,6 +257,7 @@ def _learner(model: NeuralModel | ParallelModel, lessons: Lessons, settings: Tra
             f"{type(model).__name__} has an objective of its own, and train.objective is {settings.objective!r}; "
             "leave it out"
         )
+    assert isinstance(model, OwnObjective)
     return WholeTargets(model, smoothing=settings.label_smoothing, pieces=pieces, half=half, compiled=compiled)
 
 
@@ -280,14 +278,3 @@ def _half(settings: TrainConfig, model: Trainable) -> bool:
     if settings.precision == "auto":
         return model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return settings.precision == "bfloat16"
-
-
-def score_splits(run: Run, held_out: Mapping[str, HeldOut], reporter: Reporter) -> None:
-    """The numbers that the card shows: whole splits, by the usual protocol."""
-    for split, (corpus, source, name) in held_out.items():
-        reporter.begin(f"scoring the {split} data")
-        try:
-            result = score(run.model, corpus, source=source, progress=lambda share: reporter.update(share, {}))
-        finally:
-            reporter.end()
-        run.keep_score(result, corpus, name, split=split)

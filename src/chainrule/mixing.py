@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from chainrule.api import score_splits
 from chainrule.compose.blend import Blend, GateName
 from chainrule.compose.composite import reads_backwards
 from chainrule.compose.ensemble import Ensemble
@@ -21,7 +20,7 @@ from chainrule.compose.reverse import turned_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus, encode_file, prepare
 from chainrule.errors import ConfigError, nearest
-from chainrule.material import text_splits
+from chainrule.material import score_splits, text_splits
 from chainrule.models.base import AutoregressiveModel
 from chainrule.runs import TextRun, load, require, run_of
 from chainrule.training.checkpoint import RunFolder

@@ -237,7 +237,7 @@ def test_half_a_pair_is_refused(given: dict[str, str], complaint: str, tmp_path:
 def test_a_run_is_used_for_what_it_is(words: dict[str, str], text_file: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", words, steps=1)
     with pytest.raises(
-        RunError, match="is a seq2seq, which translates .chainrule translate .*; give a run that writes"
+        RunError, match=r"is a seq2seq, which translates .chainrule translate .*; give a run that writes"
     ):
         load(run.path, TextRun)
     with pytest.raises(ConfigError, match="give the source of the text"):
@@ -246,7 +246,7 @@ def test_a_run_is_used_for_what_it_is(words: dict[str, str], text_file: Path, tm
     with pytest.raises(ConfigError, match="has no use for a source"):
         text.score("abc", source="cba")
     with pytest.raises(
-        RunError, match="is a ngram, which writes text .chainrule generate .*; give a run that translates"
+        RunError, match=r"is a ngram, which writes text .chainrule generate .*; give a run that translates"
     ):
         load(text.path, TranslationRun)
 

@@ -19,13 +19,12 @@ def models(
     json: Json = False,
 ) -> None:
     """List the families: name, task and what each one is. With a FAMILY, list what can be set with --set."""
-    from chainrule.models import FAMILIES, PARALLEL_FAMILIES
+    from chainrule.models import FAMILIES
 
     if family is not None:
         _settings(family, json)
         return
-    known = {**FAMILIES, **PARALLEL_FAMILIES}
-    rows = [{"name": name, "task": kind.task, "summary": kind.summary()} for name, kind in known.items()]
+    rows = [{"name": name, "task": kind.task, "summary": kind.summary()} for name, kind in FAMILIES.items()]
     if json:
         print_json(rows)
         return

@@ -11,9 +11,8 @@ from chainrule.compose.recall import Recall
 from chainrule.compose.reverse import Reverse
 from chainrule.compose.sliding import Sliding
 from chainrule.errors import ConfigError, nearest
-from chainrule.models import FAMILIES, PARALLEL_FAMILIES
-from chainrule.models.base import AutoregressiveModel
-from chainrule.models.conditional import ParallelModel
+from chainrule.models import FAMILIES
+from chainrule.models.base import AutoregressiveModel, Model
 
 COMPOSITES: dict[str, type[AutoregressiveModel]] = {
     "mixture": Mixture,
@@ -24,15 +23,15 @@ COMPOSITES: dict[str, type[AutoregressiveModel]] = {
 }
 
 
-def kind(name: str) -> type[AutoregressiveModel | ParallelModel]:
+def kind(name: str) -> type[Model]:
     """The class of a family or of a composite."""
-    known: dict[str, type[AutoregressiveModel | ParallelModel]] = {**FAMILIES, **PARALLEL_FAMILIES, **COMPOSITES}
+    known: dict[str, type[Model]] = {**FAMILIES, **COMPOSITES}
     if name not in known:
         raise ConfigError(f"unknown family {name!r}; {nearest(name, known)}")
     return known[name]
 
 
-def build(name: str, settings: Mapping[str, Any], *, where: str = "model") -> AutoregressiveModel | ParallelModel:
+def build(name: str, settings: Mapping[str, Any], *, where: str = "model") -> Model:
     """A new model of a family or a composite, its parts included; what the settings leave open takes the defaults."""
     chosen = kind(name)
     return chosen(chosen.Config.parse(settings, where=where))

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import AutoregressiveModel, DensityModel
+from chainrule.models.base import AutoregressiveModel, Model
 from chainrule.models.capabilities import Directed
-from chainrule.models.conditional import ParallelModel
 
 
 class Composite(Directed):
@@ -25,7 +24,7 @@ class Composite(Directed):
         return all(reads_backwards(part) for part in self.components)
 
 
-def reads_backwards(model: DensityModel) -> bool:
+def reads_backwards(model: Model) -> bool:
     """Whether a text must be turned round before this model reads it."""
     return isinstance(model, Directed) and model.backwards
 
@@ -43,7 +42,7 @@ def build_part(settings: Mapping[str, Any], vocabulary: int, *, where: str) -> A
             "models of one vocabulary can be put together"
         )
     part = build(settings["family"], own, where=where)
-    if isinstance(part, ParallelModel) or part.task != "language":
+    if not isinstance(part, AutoregressiveModel) or part.task != "language":
         raise ConfigError(f"'{where}' is a model of {part.task}s; composites are made of language models")
     return part
 

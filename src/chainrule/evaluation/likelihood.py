@@ -84,7 +84,7 @@ class Predictions(NamedTuple):
 
 
 def protocol_for(
-    model: AutoregressiveModel | ParallelModel,
+    model: DensityModel,
     corpus: Corpus,
     *,
     stride: int | None = None,
@@ -164,7 +164,7 @@ def surprisals(
 
 
 def score(
-    model: AutoregressiveModel | ParallelModel,
+    model: DensityModel,
     corpus: Corpus,
     protocol: Protocol | None = None,
     *,
@@ -174,6 +174,7 @@ def score(
     """Score a corpus, given its sources where there are some. The model should be in evaluation mode."""
     if isinstance(model, ParallelModel):
         return _score_whole(model, corpus, source, protocol or protocol_for(model, corpus), progress)
+    assert isinstance(model, AutoregressiveModel)
     return summarise(surprisals(model, corpus, protocol, source=source, progress=progress), corpus)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from chainrule.errors import ConfigError, nearest
 from chainrule.models.attentive_conv import AttentiveConv
 from chainrule.models.autoregressive_transformer import AutoregressiveTransformer
-from chainrule.models.base import AutoregressiveModel
+from chainrule.models.base import Model
 from chainrule.models.causal_conv import CausalConv
-from chainrule.models.conditional import ParallelModel
 from chainrule.models.fat import FAT
 from chainrule.models.finite_memory import FiniteMemory
 from chainrule.models.gpt import GPT
@@ -24,7 +23,7 @@ from chainrule.models.self_regressive import SelfRegressive
 from chainrule.models.seq2seq import Seq2Seq
 from chainrule.models.transformer import Transformer
 
-FAMILIES: dict[str, type[AutoregressiveModel]] = {
+FAMILIES: dict[str, type[Model]] = {
     "ngram": NGram,
     "finite_memory": FiniteMemory,
     "recurrent": Recurrent,
@@ -38,25 +37,19 @@ FAMILIES: dict[str, type[AutoregressiveModel]] = {
     "fat": FAT,
     "hybrid": Hybrid,
     "hybrid_language": HybridLanguage,
-}
-"""One token after the other, by the chain rule."""
-
-PARALLEL_FAMILIES: dict[str, type[ParallelModel]] = {
     "nonautoregressive": NonAutoregressive,
     "hybrid_regressive": HybridRegressive,
 }
-"""All tokens in a few passes."""
 
 
-def family(name: str) -> type[AutoregressiveModel | ParallelModel]:
+def family(name: str) -> type[Model]:
     """The class of a family."""
-    known: dict[str, type[AutoregressiveModel | ParallelModel]] = {**FAMILIES, **PARALLEL_FAMILIES}
-    if name not in known:
-        raise ConfigError(f"unknown family {name!r}; {nearest(name, known)}")
-    return known[name]
+    if name not in FAMILIES:
+        raise ConfigError(f"unknown family {name!r}; {nearest(name, FAMILIES)}")
+    return FAMILIES[name]
 
 
-def build(name: str, settings: Mapping[str, Any]) -> AutoregressiveModel | ParallelModel:
+def build(name: str, settings: Mapping[str, Any]) -> Model:
     """A new model of a family; what the settings leave open takes the family's defaults."""
     kind = family(name)
     return kind(kind.Config.parse(settings, where="model"))

@@ -1,13 +1,15 @@
 """The interface: every model is a factorisation log P(x | s) = Σ_t log P(x_t | x_<t, s).
 
-DensityModel                how likely is this sequence?
-└── AutoregressiveModel     ... and what comes next, token by token?
-    ├── NeuralModel         logits = readout(hidden), trained by gradients
-    │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few tokens cost only those
-    │       └── TokenReadout    ... and that of the shared table of tokens
-    └── Recomputed          any model without its cache: the slow reference for the fast paths
-Trainable                   beside one of them: trained by gradients
-CountModel                  beside one of them: trained by counting instead
+Model                           a family's network, its settings and its limits
+├── DensityModel                how likely is this sequence?
+│   └── AutoregressiveModel     ... and what comes next, token by token?
+│       ├── NeuralModel         logits = readout(hidden), trained by gradients
+│       │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few cost only those
+│       │       └── TokenReadout    ... and that of the shared table of tokens
+│       └── Recomputed          any model without its cache: the slow reference for the fast paths
+└── Trainable                   learns by gradients
+    └── OwnObjective            ... of a loss that is no sum over predictions of the next token
+CountModel                      beside one of them: learns by counting instead
 
 Models of a target given a source are in `models.conditional`, with those that write it whole; what some models can do
 besides is in `models.capabilities`.
@@ -34,12 +36,11 @@ from chainrule.nn.tokens import TokenTable
 from chainrule.types import Batch, Sequences, State, Step
 
 
-class DensityModel(nn.Module, ABC):
-    """A distribution over sequences, perhaps given a source."""
+class Model(nn.Module, ABC):
+    """A family's model, whatever its questions are."""
 
     Config: ClassVar[type[ModelConfig]]
     task: ClassVar[str]  # what it models: "language", "translation", "image", ...
-    likelihood: ClassVar[Literal["exact", "lower_bound"]] = "exact"
 
     config: ModelConfig
 
@@ -47,10 +48,6 @@ class DensityModel(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.vocabulary = config.vocabulary
-
-    @abstractmethod
-    def log_prob(self, batch: Batch) -> Tensor:
-        """(B,) nats: log P(target | source), or a lower bound where `likelihood` says so."""
 
     @property
     def context(self) -> int | None:
@@ -80,6 +77,16 @@ class DensityModel(nn.Module, ABC):
     def summary(cls) -> str:
         """The first line of the family's docstring."""
         return (cls.__doc__ or "").strip().split("\n")[0]
+
+
+class DensityModel(Model):
+    """A distribution over sequences, perhaps given a source."""
+
+    likelihood: ClassVar[Literal["exact", "lower_bound"]] = "exact"
+
+    @abstractmethod
+    def log_prob(self, batch: Batch) -> Tensor:
+        """(B,) nats: log P(target | source), or a lower bound where `likelihood` says so."""
 
 
 class AutoregressiveModel(DensityModel):
@@ -131,7 +138,7 @@ decay: nothing is normalised, so shrinking a weight changes what a cell can say.
 """
 
 
-class Trainable(DensityModel):
+class Trainable(Model):
     """A model that learns by gradients: what an optimizer and a training loop must know of it."""
 
     recipe: ClassVar[Mapping[str, Any]] = {}
@@ -148,6 +155,21 @@ class Trainable(DensityModel):
         They can be counted in a moment, where learning them one small step at a time takes most of a short training.
         A family whose readout has no bias begins without.
         """
+
+
+class OwnObjective(Trainable):
+    """A model that no objective over the next token can train, so it brings its own."""
+
+    @abstractmethod
+    def chance(self, batch: Batch) -> Tensor:
+        """(B, ·) numbers from [0, 1): all that is random about the loss of a batch but dropout, row by row.
+
+        They are drawn apart, so that a batch that is computed in pieces has the loss of the whole.
+        """
+
+    @abstractmethod
+    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
+        """The sum over the rows of what training minimises, in nats, with `smoothing` of each token's mass spread."""
 
 
 class Advance(NamedTuple):

@@ -5,6 +5,7 @@ Branched        a mixture of predictions, each of which can be had by itself
 Plans           predicts many positions ahead, all at once
 Rewindable      its state can forget the last tokens that it has read
 Guesses         knows its likeliest tokens without their probabilities
+Embedder        gives every token of a text a vector
 """
 
 from __future__ import annotations
@@ -82,3 +83,16 @@ class Guesses(ABC):
     @abstractmethod
     def guess(self, ids: Sequence[int], count: int) -> list[int]:
         """What greedy decoding writes after a text; it may be less exact, since whoever asks will check."""
+
+
+class Embedder(ABC):
+    """A model that gives every token of a text a vector, for other models to build on."""
+
+    @property
+    @abstractmethod
+    def embedding_width(self) -> int:
+        """D of the vectors."""
+
+    @abstractmethod
+    def embed(self, texts: Sequences) -> Tensor:
+        """(B, T, D), where values past the lengths mean nothing."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError, DecodingError
-from chainrule.models.base import Trainable
+from chainrule.models.base import DensityModel, OwnObjective
 from chainrule.types import Batch, Sequences
 
 
@@ -95,11 +95,11 @@ class Written(NamedTuple):
     score: float  # what it was ranked by among the lengths that were tried
 
 
-class ParallelModel(Conditional, Trainable):
+class ParallelModel(Conditional, OwnObjective, DensityModel):
     """A model of a target given a source that writes all positions at once, in a bounded number of passes.
 
     Its P(target | source) is a distribution over whole targets, EOS among their tokens like any other. It is no product
-    over predictions of the next token, so it brings its own objective.
+    over predictions of the next token.
     """
 
     task = "translation"
@@ -109,17 +109,6 @@ class ParallelModel(Conditional, Trainable):
     @abstractmethod
     def usual(self) -> Effort:
         """What is done where nobody says how much."""
-
-    @abstractmethod
-    def chance(self, batch: Batch) -> Tensor:
-        """(B, ·) numbers from [0, 1): all that is random about the loss of a batch but dropout, row by row.
-
-        They are drawn apart, so that a batch that is computed in pieces has the loss of the whole.
-        """
-
-    @abstractmethod
-    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        """The sum over the rows of what training minimises, in nats, with `smoothing` of each token's mass spread."""
 
     @abstractmethod
     def write(

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from chainrule.compose import COMPOSITES, build, kind
-from chainrule.models import FAMILIES, PARALLEL_FAMILIES
-from chainrule.models.base import AutoregressiveModel, CountModel
+from chainrule.models import FAMILIES
+from chainrule.models.base import AutoregressiveModel, CountModel, Model
 from chainrule.models.conditional import Conditional, ParallelModel
 from chainrule.types import Sequences
 
@@ -128,12 +128,16 @@ COMPOSED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 def variants() -> list[tuple[str, str]]:
     """Every (family, variant); a family that is missing here is an error, not an omission."""
-    return [(name, variant) for name in FAMILIES for variant in TINY[name]]
+    return [(name, variant) for name in _families(AutoregressiveModel) for variant in TINY[name]]
 
 
 def parallel_variants() -> list[tuple[str, str]]:
     """Every (family, variant) of those that write all tokens at once."""
-    return [(name, variant) for name in PARALLEL_FAMILIES for variant in PARALLEL[name]]
+    return [(name, variant) for name in _families(ParallelModel) for variant in PARALLEL[name]]
+
+
+def _families(kind: type[Model]) -> list[str]:
+    return [name for name, family in FAMILIES.items() if issubclass(family, kind)]
 
 
 def composed_variants() -> list[tuple[str, str]]:
@@ -155,9 +159,7 @@ def tiny_parallel(name: str, variant: str = "", *, seed: int = 0, vocabulary: in
     return model
 
 
-def _random(
-    name: str, forms: Mapping[str, Mapping[str, Any]], variant: str, seed: int, vocabulary: int
-) -> AutoregressiveModel | ParallelModel:
+def _random(name: str, forms: Mapping[str, Mapping[str, Any]], variant: str, seed: int, vocabulary: int) -> Model:
     torch.manual_seed(seed)
     sizes = {"vocabulary": vocabulary}
     if issubclass(kind(name), Conditional):

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from chainrule.data.batching import Segment
-from chainrule.models.base import NeuralModel, Trainable
-from chainrule.models.conditional import ParallelModel
+from chainrule.models.base import NeuralModel, OwnObjective, Trainable
 from chainrule.objectives import Objective, Reporting
 from chainrule.types import Batch, Sequences, State, detach, map_state, merge, select, tensors
 
@@ -67,11 +66,11 @@ class Learner(ABC):
 
 @final
 class WholeTargets(Learner):
-    """A parallel model, by its own objective."""
+    """A model, by its own objective."""
 
     def __init__(
         self,
-        model: ParallelModel,
+        model: OwnObjective,
         *,
         smoothing: float = 0.0,
         pieces: int = 1,
