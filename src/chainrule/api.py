@@ -17,7 +17,7 @@ from chainrule.errors import ConfigError, TrainingError
 from chainrule.material import Lessons, Material, open_material
 from chainrule.models.base import CountModel, NeuralModel, OwnObjective, Trainable
 from chainrule.models.capabilities import Branched
-from chainrule.models.conditional import Conditional
+from chainrule.models.word2vec import Word2Vec
 from chainrule.objectives import (
     BranchLikelihood,
     Likelihood,
@@ -36,6 +36,7 @@ from chainrule.training.learner import Learner, WholeTargets
 from chainrule.training.loop import Trainer
 from chainrule.training.memory import keep_freed_memory
 from chainrule.training.progress import Recorder, Reporter
+from chainrule.training.word_vectors import WordVectorTrainer
 
 __all__ = ["Run", "load", "train"]
 
@@ -148,7 +149,9 @@ def train(
 
 
 def _no_data(family: str) -> str:
-    if issubclass(kind_named(family), Conditional):
+    if kind_named(family).task in ("classification", "tagging", "reading"):
+        return "no data was given; name a file of examples with --data: labelled lines, CoNLL-U, or SQuAD's JSON"
+    if kind_named(family).task == "translation":
         return "no data was given; name pairs with --source and --target, or a .tsv file or builtin:dates with --data"
     return "no data was given; name a file, a folder, builtin:prose or hub:NAME with --data"
 
@@ -173,7 +176,7 @@ def combine(
 def recipe(name: str) -> dict[str, Any]:
     """What a family says where the user says nothing."""
     kind = kind_named(name)
-    return {"train": dict(kind.recipe)} if issubclass(kind, Trainable) else {}
+    return {"tokenizer": kind.tokenizer, "train": dict(kind.recipe)} if issubclass(kind, Trainable) else {}
 
 
 def _over(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +235,8 @@ def _trainer(model: Trainable, config: RunConfig, material: Material, folder: Ru
     unigrams = Noise(corpus.counts(model.vocabulary))
     model.expect(unigrams.levels)
     lessons = material.lessons(model, config, reporter)
-    return Trainer(
+    trainer = WordVectorTrainer if isinstance(model, Word2Vec) else Trainer
+    return trainer(
         model=model,
         learner=_learner(model, lessons, settings, unigrams),
         feed=lessons.feed,
@@ -242,7 +246,8 @@ def _trainer(model: Trainable, config: RunConfig, material: Material, folder: Ru
         reporter=reporter,
         validate=lambda: material.validate(model, settings),
         measure=material.measure(model, config),
-        bytes_per_token=corpus.bytes_per_token,
+        bytes_per_token=material.bytes_per_token,
+        unit=material.unit,
     )
 
 

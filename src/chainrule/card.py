@@ -8,7 +8,12 @@ from typing import Any
 from chainrule.data.cleaning import CleaningReport
 from chainrule.data.parallel import SHOWN
 
-FIGURES = ("nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy", "tokens", "bytes", "unknown")
+FIGURES = (
+    "nats_per_image", "bits_per_dim", "nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy",
+    "tokens", "images", "bytes", "unknown", "macro_f1", "majority", "nats_per_label", "whole", "examples", "texts",
+    "exact_match", "f1", "sentence_exact_match", "sentence_f1", "finds", "answers_here", "answers_here_majority",
+    "questions", "passages",
+)  # fmt: skip
 
 
 def card(name: str, about: Mapping[str, Any]) -> str:
@@ -29,9 +34,11 @@ def card(name: str, about: Mapping[str, Any]) -> str:
     for split in ("validation", "test"):
         if (found := about[split]) is not None:
             lines += ["", f"## {split.capitalize()}: {found['data']}", "", "| figure | value |", "|---|---|"]
-            lines += [f"| {name} | {found[name]:,.6g} |" for name in FIGURES if found[name] is not None]
-            protocol = ", ".join(f"{key} {value}" for key, value in found["protocol"].items() if value is not None)
-            lines += ["", f"Protocol: {protocol}."]
+            known = {name: found[name] for name in FIGURES if isinstance(found.get(name), int | float)}
+            lines += [f"| {name} | {value:,.6g} |" for name, value in known.items()]
+            if "protocol" in found:
+                protocol = ", ".join(f"{key} {value}" for key, value in found["protocol"].items() if value is not None)
+                lines += ["", f"Protocol: {protocol}."]
     return "\n".join(lines) + "\n"
 
 

@@ -37,6 +37,27 @@ class ModelConfig(Settings):
     vocabulary: int = Field(ge=1, description="number of token ids; taken from the tokenizer")
 
 
+class ImageForm(Settings):
+    """What the images of a run are: found out from its data, and enough to read and to draw more of them."""
+
+    channels: Literal[1, 3]
+    height: int = Field(ge=1)
+    width: int = Field(ge=1)
+    depth: int = Field(ge=2, description="values that a channel of a pixel can have in the data")
+    levels: int = Field(ge=2, description="values that the model knows")
+    classes: tuple[str, ...] = Field((), description="names of the labels; none where the images have no labels")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, rows, columns."""
+        return self.channels, self.height, self.width
+
+    @property
+    def size(self) -> int:
+        """Values of an image: the length of its sequence."""
+        return self.channels * self.height * self.width
+
+
 class DataConfig(Settings):
     """Where the sequences come from and how they are cut."""
 
@@ -67,10 +88,14 @@ class DataConfig(Settings):
     valid_source: str | None = Field(None, description="translation: the source text of `valid`")
     test_source: str | None = Field(None, description="translation: the source text of `test`")
     source_field: str | None = Field(
-        None, description="translation: field, column (from 1) or language of the source; none: source, 1, the first"
+        None,
+        description="translation: field, column (from 1) or language of the source; none: source, 1, the first; "
+        "classification: field or column of the text; none: text, sentence, 1",
     )
     target_field: str | None = Field(
-        None, description="translation: field, column (from 1) or language of the target; none: target, 2, the second"
+        None,
+        description="translation: field, column (from 1) or language of the target; none: target, 2, the second; "
+        "classification: field or column of the label; none: label, class, category, 2",
     )
     target_language: str | None = Field(
         None, description="translation: code that BLEU cuts words by, such as zh; none: from the names of the data"
@@ -86,12 +111,36 @@ class DataConfig(Settings):
         None, description="translation: a run whose translations are learnt from in place of the training targets"
     )
 
+    levels: int | None = Field(
+        None, ge=2, description="images: brightness levels of a channel; 2: black and white; none: as in the data"
+    )
+    shape: tuple[int, ...] | None = Field(
+        None, description="images: height, width and perhaps channels, where an array holds them flat or as packed bits"
+    )
+    image: ImageForm | None = Field(None, description="images: what they are; found out from the data, never set")
+
+    tag_column: str | None = Field(
+        None, description="tagging: name (of CoNLL-U) or number (from 1) of the column of tags; none: UPOS, the last"
+    )
+    passage: int = Field(200, ge=2, description="reading: tokens of a passage that a long context is cut into")
+    passage_stride: int = Field(150, ge=1, description="reading: tokens from the start of a passage to the next one's")
+    negatives: int = Field(4, ge=0, description="reading: passages without the answer to learn from, for each question")
+
     @model_validator(mode="after")
     def _two_sides(self) -> Self:
         """Where one side of a split is a file, so is the other."""
         for split in ("valid", "test"):
             if getattr(self, f"{split}_source") is not None and getattr(self, split) is None:
                 raise ValueError(f"{split}_source is given without {split}, its translation; give both")
+        return self
+
+    @model_validator(mode="after")
+    def _no_gaps(self) -> Self:
+        if self.passage_stride > self.passage:
+            raise ValueError(
+                f"passage_stride {self.passage_stride} is more than passage {self.passage}, so that some text would be "
+                f"in no passage; try {self.passage * 3 // 4}"
+            )
         return self
 
     def named(self, split: str) -> str:
@@ -142,6 +191,9 @@ class TrainConfig(Settings):
     validate_tokens: int = Field(16384, ge=1, description="validation tokens used while training")
     validate_bleu: bool | None = Field(
         None, description="translation: BLEU and chrF at validations; none: if sacrebleu is installed"
+    )
+    best_by: Literal["loss", "accuracy"] = Field(
+        "loss", description="which weights are the best; accuracy: of a classifier or a tagger, on validation data"
     )
     patience: int | None = Field(None, ge=1, description="validations without progress before stopping early")
     save_every: int | None = Field(None, ge=1, description="steps between saved states; none: once a minute")

@@ -18,11 +18,11 @@ from chainrule.compose.mixture import Mixture
 from chainrule.compose.recall import Recall, can_recall, fit_recall
 from chainrule.compose.reverse import turned_corpus
 from chainrule.config import DataConfig, RunConfig
-from chainrule.data.corpus import Corpus, encode_file, prepare
+from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, nearest
 from chainrule.material import score_splits, text_splits
 from chainrule.models.base import AutoregressiveModel
-from chainrule.runs import TextRun, load, require, run_of
+from chainrule.runs import SequenceRun, load, require, run_of
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Reporter
 
@@ -43,7 +43,7 @@ def mix(
     threads: int | None = None,
     scored: bool = True,
     reporter: Reporter | None = None,
-) -> TextRun:
+) -> SequenceRun:
     """Make one run of several over one vocabulary; the words are those of `chainrule mix`.
 
     The gate is fitted to the runs' own validation data, or to `valid` where it is given; test data is scored once,
@@ -63,7 +63,7 @@ def mix(
     folder.require_free()
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = [load(path, TextRun, device=device) for path in runs]
+    opened = [load(path, SequenceRun, device=device) for path in runs]  # type: ignore[type-abstract]  # none is made
     _require_one_vocabulary(opened)
     held_out = _held_out(opened, valid, reporter)
     parts = [run.autoregressive if recall is None else _remembering(run, recall, held_out, reporter) for run in opened]
@@ -80,19 +80,19 @@ def mix(
     if reads_backwards(model):
         held_out = held_out.turned()
     found = None if isinstance(model.gate, FixedGate) else _fit(model, held_out.valid, seed, reporter)
-    folder.lay_out(config, opened[0].tokenizer)
+    opened[0].lay_out(folder, config)
     folder.write_weights(model)
     if found is not None:
         names = [str(run.path) for run in opened]
         folder.append("metrics.jsonl", {"step": found.passes, "gate": gate, "runs": names, **found._asdict()})
-    run = require(run_of(folder, config, model), TextRun)
+    run = require(run_of(folder, config, model), SequenceRun)  # type: ignore[type-abstract]
     if scored:
         score_splits(run, text_splits(config.data, held_out.valid, held_out.test), reporter)
     folder.write_card(_card(run, opened, found))
     return run
 
 
-def _remembering(run: TextRun, memory: int, held_out: HeldOut, reporter: Reporter) -> AutoregressiveModel:
+def _remembering(run: SequenceRun, memory: int, held_out: HeldOut, reporter: Reporter) -> AutoregressiveModel:
     """The run's model with a memory that is fitted to the held-out text, if it is of a kind that can have one."""
     part = run.autoregressive
     if not can_recall(part):
@@ -115,12 +115,11 @@ def _fit(model: Blend, corpus: Corpus, seed: int, reporter: Reporter) -> Fit:
         reporter.end()
 
 
-def _require_one_vocabulary(runs: Sequence[TextRun]) -> None:
+def _require_one_vocabulary(runs: Sequence[SequenceRun]) -> None:
     """Token 17 must be the same word to all of them."""
     first = runs[0]
     for run in runs:
-        alike = run.tokenizer.kind == first.tokenizer.kind and run.tokenizer.to_json() == first.tokenizer.to_json()
-        if not alike or run.model.vocabulary != first.model.vocabulary:
+        if run.vocabulary != first.vocabulary or run.model.vocabulary != first.model.vocabulary:
             raise ConfigError(
                 f"{str(first.path)!r} ({first.config.tokenizer}, {first.model.vocabulary:,} tokens) and "
                 f"{str(run.path)!r} ({run.config.tokenizer}, {run.model.vocabulary:,} tokens) have different "
@@ -143,7 +142,7 @@ class HeldOut(NamedTuple):
         return self._replace(valid=turned_corpus(self.valid), test=test)
 
 
-def _held_out(runs: Sequence[TextRun], valid: str | None, reporter: Reporter) -> HeldOut:
+def _held_out(runs: Sequence[SequenceRun], valid: str | None, reporter: Reporter) -> HeldOut:
     """The runs' own validation data if they agree on it, else the data given; test data if they agree on it."""
     config = runs[0].config.data
     if valid is not None:
@@ -159,13 +158,13 @@ def _held_out(runs: Sequence[TextRun], valid: str | None, reporter: Reporter) ->
         config = config.model_copy(update={"test": None, "test_fraction": None})
     if len(trained) > 1 or (valid is not None and config.test_fraction is None):
         assert valid is not None
-        test = None if config.test is None else encode_file(config, runs[0].tokenizer, config.test)
-        return HeldOut(encode_file(config, runs[0].tokenizer, valid), test, config)
-    prepared = prepare(config, runs[0].config.tokenizer, tokenizer=runs[0].tokenizer, progress=reporter.preparing)
-    return HeldOut(prepared.valid, prepared.test, config)
+        test = None if config.test is None else runs[0].encode(config, config.test)
+        return HeldOut(runs[0].encode(config, valid), test, config)
+    splits = runs[0].splits(config, reporter.preparing)
+    return HeldOut(splits.valid, splits.test, config)
 
 
-def _require_one_validation(runs: Sequence[TextRun]) -> None:
+def _require_one_validation(runs: Sequence[SequenceRun]) -> None:
     """A gate fitted to what one of the parts was trained on would trust that part far too much."""
     for one, other in itertools.pairwise(runs):
         if _validation(one.config.data) != _validation(other.config.data):
@@ -186,7 +185,7 @@ def _test(data: DataConfig) -> object:
     return data.test or (data.test_fraction and (data.test_fraction, data.train))
 
 
-def _card(run: TextRun, parts: Sequence[TextRun], found: Fit | None) -> str:
+def _card(run: SequenceRun, parts: Sequence[SequenceRun], found: Fit | None) -> str:
     """The card of any run, and how this one was put together."""
     lines = [run.card(), "## Parts", "", "| run | family | nats/token, validation | mean weight |", "|---|---|---|---|"]
     for number, part in enumerate(parts):

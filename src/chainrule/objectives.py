@@ -31,6 +31,7 @@ from torch import Tensor
 from chainrule.errors import ConfigError
 from chainrule.models.base import NeuralModel, Scores, TabledReadout
 from chainrule.models.capabilities import Branched
+from chainrule.nn.alias import AliasTable
 
 
 class Objective(ABC):
@@ -101,38 +102,6 @@ class BranchLikelihood(Objective, Reporting):
     def figures(self, model: NeuralModel, hidden: Tensor) -> dict[str, float]:
         assert isinstance(model, Branched)
         return {"gamma": float(model.shares(hidden).detach().mean())}
-
-
-class AliasTable:
-    """Draws from a distribution over V outcomes in time that does not depend on V (Walker 1977; Vose 1991).
-
-    The mass is laid out in V columns of height 1/V, each shared by at most two outcomes: a draw chooses a column, then
-    one of the two.
-    """
-
-    def __init__(self, probabilities: npt.NDArray[np.float64]) -> None:
-        size = len(probabilities)
-        heights = (probabilities * (size / probabilities.sum())).tolist()  # in columns
-        others = list(range(size))
-        small = [index for index, height in enumerate(heights) if height < 1]
-        large = [index for index, height in enumerate(heights) if height >= 1]
-        while small and large:
-            short, tall = small.pop(), large[-1]
-            others[short] = tall  # the rest of the short column is filled from the tall one
-            heights[tall] -= 1 - heights[short]
-            if heights[tall] < 1:
-                small.append(large.pop())
-        for full in (*small, *large):  # up to rounding
-            heights[full] = 1.0
-        self.heights = torch.tensor(heights, dtype=torch.float64)
-        self.others = torch.tensor(others)
-
-    def draw(self, count: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """(count,) outcomes; without a generator from torch's own random numbers, which a run saves and resumes."""
-        # One number for both choices: its whole part is the column, its fraction the height in it.
-        points = torch.rand(count, dtype=torch.float64, generator=generator) * len(self.heights)
-        columns = points.long()
-        return torch.where(points - columns < self.heights[columns], columns, self.others[columns])
 
 
 class Words(NamedTuple):

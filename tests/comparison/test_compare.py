@@ -15,12 +15,14 @@ import pytest
 
 from chainrule.comparison.compare import compare, splits, worthwhile
 from chainrule.comparison.folder import ComparisonFolder
-from chainrule.comparison.plan import dropout, language_families, legs, weights, width_for
+from chainrule.comparison.plan import dropout, legs, weights, width_for
 from chainrule.comparison.race import reason_of
+from chainrule.comparison.subject import TextSubject
 from chainrule.errors import ConfigError, RunError
 from chainrule.models import FAMILIES
 from chainrule.runs import load
 
+SIZES = {"vocabulary": 65}
 SMALL = ["finite_memory.model.width=16", "recurrent.model.width=16", "recurrent.model.layers=1"]
 KEYS = {
     "name",
@@ -169,14 +171,14 @@ def test_a_part_without_weight_is_left_out():
 
 
 def test_more_time_makes_a_model_wider():
-    widths = [width_for("gpt", 65, operations) for operations in (1e11, 1e13, 1e15)]
+    widths = [width_for("gpt", SIZES, operations) for operations in (1e11, 1e13, 1e15)]
     assert widths == sorted(set(widths))
-    assert weights("gpt", 65, widths[1]) < weights("gpt", 65, widths[2])
+    assert weights("gpt", SIZES, widths[1]) < weights("gpt", SIZES, widths[2])
 
 
-@pytest.mark.parametrize("family", language_families())
+@pytest.mark.parametrize("family", TextSubject.families())
 def test_every_family_gets_a_size(family):
-    [leg] = legs([family], vocabulary=65, train_tokens=10**6, operations=1e13, tokens=None, chosen={})
+    [leg] = legs([family], sizes=lambda _: SIZES, train_tokens=10**6, operations=1e13, tokens=None, chosen={})
     model = FAMILIES[family].Config.parse({"vocabulary": 65, **leg.model})
     assert model.vocabulary == 65
 

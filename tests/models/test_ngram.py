@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from chainrule.errors import ConfigError, DataError, TrainingError
-from chainrule.models import ngram
+from chainrule.models import backoff, ngram
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.types import Batch, Sequences, State
 
@@ -222,7 +222,7 @@ def test_predictions_do_not_depend_on_how_many_are_made_at_a_time() -> None:
     model = trained([words(seed=1, length=300)], order=4)
     batch = Batch(Sequences.full(torch.tensor([words(seed=2, length=25), words(seed=3, length=25)])))
     whole = model.logits(batch)
-    with mock.patch.object(ngram, "BLOCK", 40):
+    with mock.patch.object(backoff, "BLOCK", 40):
         assert torch.equal(model.logits(batch), whole)
 
 

@@ -9,16 +9,21 @@ import typer
 from chainrule.cli import (
     align,
     compare,
+    draw,
+    embed,
     export,
+    fill,
     generate,
     importing,
     info,
     mix,
     models,
+    predict,
     score,
     train,
     translate,
     verify,
+    words,
 )
 from chainrule.cli.options import errors
 from chainrule.errors import ChainruleError
@@ -47,6 +52,11 @@ app.command("score")(score.score)
 app.command("generate")(generate.generate)
 app.command("translate")(translate.translate)
 app.command("align")(align.align)
+app.command("predict")(predict.predict)
+app.command("draw")(draw.draw)
+app.command("embed")(embed.embed)
+app.command("words")(words.words)
+app.command("fill")(fill.fill)
 app.command("verify")(verify.verify)
 app.command("info")(info.info)
 app.command("export")(export.export)

@@ -19,14 +19,18 @@ def compare(
     data: Annotated[
         str,
         typer.Option(
-            help="The text, in the forms of `chainrule train --data`: a file, a folder, builtin:prose …",
+            help="The text or the images, in the forms of `chainrule train --data`: a file, a folder, builtin:prose, "
+            "builtin:digits …",
             show_default=False,
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the runs, results.json and report.html.", show_default=False)],
     families: Annotated[
         str | None,
-        typer.Option(help="Comma-separated, as in ngram,gpt; by default all that model text.", show_default=False),
+        typer.Option(
+            help="Comma-separated, as in ngram,gpt; by default all that model text, on images neighbours,pixelcnn,gpt.",
+            show_default=False,
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
@@ -126,7 +130,8 @@ def show(results: Results, out: Path) -> None:
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # 80 columns hold it
     table.add_column("model", no_wrap=True)
-    columns = ("size", "bits/byte", "95 %", "perplexity", "trained\ntokens/s", "written\ntokens/s", "memory\nMB")
+    quality = "perplexity" if results.values is None else "nats/image"
+    columns = ("size", f"bits/{results.unit}", "95 %", quality, "trained\ntokens/s", "written\ntokens/s", "memory\nMB")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in results.rows:
@@ -136,7 +141,7 @@ def show(results: Results, out: Path) -> None:
             f"{row.parameters / 1e6:.2f}M",
             f"{row.bits_per_byte:.4f}",
             f"{low:.3f}–{high:.3f}",
-            f"{row.perplexity:,.2f}",
+            f"{row.nats_per_token * results.values if results.values else row.perplexity:,.2f}",
             f"{row.train_tokens_per_second:,.0f}",
             f"{row.decode_tokens_per_second:,.0f}",
             f"{row.memory_bytes / 1e6:,.0f}",

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from chainrule.runs import Run, TextRun, TokenRun, TranslationRun
+    from chainrule.runs import EmbeddingRun, FillingRun, ImageRun, PredictingRun, Run, TextRun, TokenRun, TranslationRun
 
 output = Console()
 errors = Console(stderr=True)
@@ -68,6 +68,38 @@ def open_translator(path: Path, **how: Any) -> TranslationRun:
     return require(run, TranslationRun)
 
 
+def open_drawer(path: Path, **how: Any) -> ImageRun:
+    """... that draws images."""
+    run = open_run(path, **how)
+    from chainrule.runs import ImageRun, require
+
+    return require(run, ImageRun)
+
+
+def open_embedder(path: Path, **how: Any) -> EmbeddingRun:
+    """... that embeds texts."""
+    run = open_run(path, **how)
+    from chainrule.runs import EmbeddingRun, require
+
+    return require(run, EmbeddingRun)
+
+
+def open_filler(path: Path, **how: Any) -> FillingRun:
+    """... that fills gaps."""
+    run = open_run(path, **how)
+    from chainrule.runs import FillingRun, require
+
+    return require(run, FillingRun)
+
+
+def open_predictor(path: Path, **how: Any) -> PredictingRun:
+    """... that says something about texts."""
+    run = open_run(path, **how)
+    from chainrule.runs import PredictingRun, require
+
+    return require(run, PredictingRun)  # type: ignore[type-abstract]  # nothing is made of it
+
+
 def print_json(values: Mapping[str, Any] | Sequence[Any]) -> None:
     """One JSON value on standard output, and nothing else."""
     typer.echo(json.dumps(values, ensure_ascii=False, indent=2))
@@ -97,13 +129,23 @@ def show(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
+PREDICTED = (
+    "macro_f1", "majority", "nats_per_label", "whole", "examples", "texts", "exact_match", "f1", "sentence_exact_match",
+    "sentence_f1", "finds", "answers_here", "answers_here_majority", "questions", "passages",
+)  # fmt: skip
+"""Figures of labels, tags and answers."""
+
+
 def score_rows(found: Mapping[str, Any]) -> dict[str, Any]:
     """The lines of a score, with the protocol in one."""
-    names = ("nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy", "tokens", "bytes")
-    rows = {name: found[name] for name in names}
+    names = (
+        "nats_per_image", "bits_per_dim", "nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy",
+        "tokens", "images", "bytes", *PREDICTED,
+    )  # fmt: skip
+    rows = {name: found[name] for name in names if name in found and not isinstance(found[name], dict)}
     if found.get("unknown"):
         rows["unknown_tokens"] = f"{found['unknown']:,} (bits/byte is too low by what they hide)"
-    return rows | {"protocol": protocol_line(found["protocol"])}
+    return rows | {"protocol": protocol_line(found["protocol"])} if "protocol" in found else rows
 
 
 def pair_rows(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from chainrule.cli.options import (
     RunPath,
     Threads,
     errors,
-    open_scorer,
+    open_run,
     open_translator,
     output,
     print_json,
@@ -30,7 +30,7 @@ from chainrule.errors import ConfigError
 if TYPE_CHECKING:
     from chainrule.decoding import Search
     from chainrule.evaluation.likelihood import TokenScore
-    from chainrule.runs import TokenRun, TranslationRun
+    from chainrule.runs import ImageRun, PredictingRun, TokenRun, TranslationRun
 
 SURPRISE = ("#1a9850", "#66bd63", "#a6d96a", "#fee08b", "#fdae61", "#f46d43", "#d73027")
 """Colours of 0–1, 1–2, 2–3, 3–5, 5–8, 8–12 and more bits."""
@@ -71,6 +71,10 @@ def score(
         bool, typer.Option("--per-token", help="Also each token's surprisal and what was expected instead.")
     ] = False,
     alternatives: Annotated[int, typer.Option(min=1, help="With --per-token: how many alternatives.")] = 5,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Of a classifier or a tagger: draw the confusion matrix here, as .png.", show_default=False),
+    ] = None,
     stride: Annotated[
         int | None,
         typer.Option(
@@ -91,6 +95,8 @@ def score(
 
     With --task translation, the lines of a file are translated and compared with references: BLEU, chrF, exact
     match, and nats/token of the references.
+
+    Labels, tags and answers are compared with those in --data: accuracy and macro-F1, or exact match and F1.
     """
     if task not in ("likelihood", "translation"):
         raise ConfigError(f"--task takes likelihood or translation, got {task!r}")
@@ -106,7 +112,22 @@ def score(
         return
     if references is not None:
         raise ConfigError("--references is for --task translation; add it, or score the file with --data")
-    opened = open_scorer(run, device=device, threads=threads, checkpoint=checkpoint)
+    found = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    from chainrule.runs import ImageRun, PredictingRun, TokenRun, require
+
+    if isinstance(found, PredictingRun):
+        if data is None or text is not None or source is not None or stride is not None or per_token:
+            raise ConfigError(f"{str(run)!r} {found.does}; give data with what is right as --data, and nothing else")
+        _score_predictions(found, data, picture, json=json)
+        return
+    if picture is not None:
+        raise ConfigError("--picture shows which labels are taken for which; it is for classifiers and taggers")
+    if isinstance(found, ImageRun):
+        if data is None or text is not None or source is not None or stride is not None or per_token:
+            raise ConfigError(f"{str(run)!r} models images; give those to score with --data, and nothing else")
+        _score_images(found, data, json=json)
+        return
+    opened = require(found, TokenRun)  # type: ignore[type-abstract]  # nothing is made of it
     about: dict[str, Any] = {"data": data, "source": source, "stride": stride}
     with _bar() as progress:
         result = opened.score(text, **about, progress=progress).model_dump(mode="json")
@@ -119,6 +140,35 @@ def score(
     if per_token:
         _show_tokens(opened, tokens)
     print_table(score_rows(result))
+
+
+def _score_predictions(run: PredictingRun, data: str, picture: Path | None, *, json: bool) -> None:
+    """Compare what is said about texts with what is right."""
+    from chainrule.evaluation.labels import LabelScore, draw_confusion
+
+    with _bar() as progress:
+        found = run.score(data, progress=progress)
+    if picture is not None:
+        if not isinstance(found, LabelScore):
+            raise ConfigError(f"{str(run.path)!r} {run.does}, and there are no labels to confuse; leave out --picture")
+        draw_confusion(found, picture)
+    values = found.model_dump(mode="json")
+    if json:
+        print_json(values)
+        return
+    print_table(score_rows(values))
+    if isinstance(found, LabelScore):
+        output.print()
+        print_table(found.f1, title="[bold]F1[/bold]")
+
+
+def _score_images(run: ImageRun, data: str, *, json: bool) -> None:
+    with _bar() as progress:
+        found = run.score(data, progress=progress).model_dump(mode="json")
+    if json:
+        print_json(found)
+    else:
+        print_table(score_rows(found))
 
 
 def _score_translations(

@@ -92,7 +92,7 @@ def analyse(
     words = _Words.of(tokens, tokenizer)
     leading = list(surprisals)[:LEADING] if leading is None else leading
     return Analysis(
-        by_position=_by_position(surprisals, len(tokens), offsets),
+        by_position=by_position(surprisals, len(tokens), offsets),
         by_frequency=_by_frequency(surprisals, words, word_counts, tokens == tokenizer.unknown),
         excerpts=_excerpts(surprisals, words, leading),
     )
@@ -138,7 +138,8 @@ class _Words(NamedTuple):
         return cls(pieces, words, word_of, np.diff(word_of, prepend=-1) > 0)
 
 
-def _by_position(surprisals: Surprisals, count: int, offsets: Integers | None) -> list[Bucket]:
+def by_position(surprisals: Surprisals, count: int, offsets: Integers | None) -> list[Bucket]:
+    """By how many tokens came before; `offsets` say where documents start, None is one stream."""
     positions = np.arange(count)
     if offsets is not None:
         positions -= offsets[np.searchsorted(offsets, positions, side="right") - 1]

@@ -151,8 +151,8 @@ class Chart:
         return self.frame.area
 
 
-def learning_curves(rows: Sequence[Row], look: Looks, frame: Frame, *, log: bool) -> Chart:
-    """Bits per byte of the held-out text against seconds of training.
+def learning_curves(rows: Sequence[Row], look: Looks, frame: Frame, *, log: bool, unit: str = "byte") -> Chart:
+    """Bits per byte, or per another unit, of the held-out text against seconds of training.
 
     A model that was not trained step by step is a point; a mixture, which is made of trained models, a level.
     """
@@ -170,7 +170,7 @@ def learning_curves(rows: Sequence[Row], look: Looks, frame: Frame, *, log: bool
         x_ticks=x.ticks(round_durations(low, high, log=log, most=frame.ticks), figures.duration),
         y_ticks=y.ticks(round_numbers(bottom, top), figures.plain),
         x_title="time spent training" + (", logarithmic" if log else ""),
-        y_title="bits per byte, lower is better",
+        y_title=f"bits per {unit}, lower is better",
         lines=[_course(row, look[row.name], x, y) for row in rows],
         marks=[
             Mark(
@@ -178,7 +178,7 @@ def learning_curves(rows: Sequence[Row], look: Looks, frame: Frame, *, log: bool
                 look[row.name],
                 x(row.seconds),
                 y(row.bits_per_byte),
-                f"{row.name}: {row.bits_per_byte:.3f} bits/byte after {figures.duration(row.seconds)}",
+                f"{row.name}: {row.bits_per_byte:.3f} bits/{unit} after {figures.duration(row.seconds)}",
             )
             for row in trained
         ],
@@ -218,7 +218,7 @@ def _end_labels(ends: Sequence[tuple[str, float]], look: Looks, frame: Frame, bo
     ]
 
 
-def frontier(rows: Sequence[Row], look: Looks, frame: Frame) -> Chart:
+def frontier(rows: Sequence[Row], look: Looks, frame: Frame, *, unit: str = "byte") -> Chart:
     """Bits per byte against tokens decoded a second; no model beats one on the line in both."""
     rows = [row for row in rows if row.decode_tokens_per_second > 0]
     area = frame.area
@@ -235,7 +235,7 @@ def frontier(rows: Sequence[Row], look: Looks, frame: Frame) -> Chart:
             row.name,
             look[row.name],
             *point,
-            f"{row.name}: {row.bits_per_byte:.3f} bits/byte at {figures.count(row.decode_tokens_per_second)} tokens/s",
+            f"{row.name}: {row.bits_per_byte:.3f} bits/{unit}, {figures.count(row.decode_tokens_per_second)} tokens/s",
         )
         for row, point in zip(rows, points, strict=True)
     ]
@@ -248,7 +248,7 @@ def frontier(rows: Sequence[Row], look: Looks, frame: Frame) -> Chart:
         x_ticks=x.ticks(round_powers(low, high, most=frame.ticks), figures.count),
         y_ticks=y.ticks(round_numbers(bottom, top), figures.plain),
         x_title="tokens decoded a second, logarithmic",
-        y_title="bits per byte, lower is better",
+        y_title=f"bits per {unit}, lower is better",
         marks=marks,
         labels=labels,
         frontier=_path(stairs),
@@ -307,13 +307,13 @@ def budget_lines(curve: BudgetCurve, look: Looks, frame: Frame) -> Chart:
         x_ticks=x.ticks(curve.minutes, lambda minutes: figures.duration(minutes * 60)),
         y_ticks=y.ticks(round_numbers(bottom, top), figures.plain),
         x_title="time given to each family, logarithmic",
-        y_title="bits per byte, lower is better",
+        y_title=f"bits per {curve.unit}, lower is better",
         lines=[
             Line(name, look[name], _path([(x(minutes), y(bits)) for minutes, bits in series]))
             for name, series in known.items()
         ],
         marks=[
-            Mark(name, look[name], x(minutes), y(bits), f"{name}: {bits:.3f} bits/byte in {minutes:g} min")
+            Mark(name, look[name], x(minutes), y(bits), f"{name}: {bits:.3f} bits/{curve.unit} in {minutes:g} min")
             for name, series in known.items()
             for minutes, bits in series
         ],

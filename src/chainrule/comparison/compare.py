@@ -16,28 +16,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from chainrule.comparison.analysis import analyse, count_words, interval
-from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, Finish, Splits, read_splits
-from chainrule.comparison.measure import decoding_speed, sample
-from chainrule.comparison.plan import Plan, language_families, make_plan
+from chainrule.comparison.analysis import interval
+from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, Finish
+from chainrule.comparison.measure import decoding_speed
+from chainrule.comparison.plan import Plan, make_plan
 from chainrule.comparison.race import Race
 from chainrule.comparison.recommend import recommend
 from chainrule.comparison.report import render
 from chainrule.comparison.results import Failure, Point, Results, Row
+from chainrule.comparison.subject import Subject, subject_of
 from chainrule.config import DataConfig, apply_overrides
-from chainrule.data.corpus import prepare
 from chainrule.errors import ConfigError, TrainingError, nearest
 from chainrule.evaluation.likelihood import Surprisals, summarise, surprisals
 from chainrule.files import write_whole
 from chainrule.mixing import mix
-from chainrule.runs import TextRun, load, parameters
+from chainrule.runs import SequenceRun, load, parameters
 from chainrule.training.progress import Reporter
 
 DEFAULT_MINUTES = 10.0
 HELD_OUT = 0.1  # share of the data that the figures are taken on, where no other text is given for them
 GATE_SHARE = 0.05  # share of the training text kept back for stopping early and for fitting gates
 MIXTURE = "mixture"
-RECALLED = 2000  # tokens that parts of a mixture remember
 LEAST_WEIGHT = 0.02  # of a part in a plain mixture; one that gets less is left out
 
 
@@ -86,22 +85,21 @@ def compare(
     folder = ComparisonFolder(Path(out))
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"a comparison of {minutes:g} minutes has no time to train; give it at least 1")
-    names = chosen_families(families)
+    kind = subject_of(data)
+    names = chosen_families(families, kind)
     chosen = chosen_settings(overrides, names)
     config = splits(data, valid, test, held_out, chosen.get("data", {}))
-    prepared = prepare(
-        config, tokenizer, progress=lambda stage, done, total: watcher.stage(stage, done / max(1, total))
-    )
+    subject = kind(config, tokenizer, lambda stage, done, total: watcher.stage(stage, done / max(1, total)))
     plan = make_plan(
         names,
-        prepared=prepared,
+        subject=subject,
         minutes=None if tokens is not None else minutes or DEFAULT_MINUTES,
         tokens=tokens,
         threads=threads,
         chosen=chosen,
         overrides=list(overrides),
         command=command,
-        data=config.model_copy(update={"unit": prepared.train.unit}),
+        data=subject.settings(config),
         tokenizer=tokenizer,
         seed=seed,
     )
@@ -114,7 +112,7 @@ def compare(
     if not finished:
         raise TrainingError(f"no family could be trained; {failures[0].name}: {failures[0].reason}")
     torch.set_num_threads(plan.threads * plan.jobs)  # nothing else is running now
-    results = findings(folder, plan, finished, failures, watcher)
+    results = findings(folder, plan, finished, failures, subject, watcher)
     write_whole(folder.results_file, results.model_dump_json(indent=2))
     write_whole(folder.report_file, render(results))
     return results
@@ -152,30 +150,34 @@ def chosen_settings(overrides: Sequence[str], names: Sequence[str]) -> dict[str,
     return values
 
 
-def chosen_families(asked: Sequence[str] | None) -> list[str]:
-    known = language_families()
+def chosen_families(asked: Sequence[str] | None, subject: type[Subject]) -> list[str]:
+    known = subject.families()
     for name in asked or ():
         if name not in known:
             raise ConfigError(f"unknown family {name!r}; {nearest(name, known)}")
-    return [name for name in known if asked is None or name in asked]
+    wanted = subject.usual() if asked is None else asked
+    return [name for name in known if name in wanted]
 
 
 def findings(
-    folder: ComparisonFolder, plan: Plan, finished: Sequence[str], failures: Sequence[Failure], watcher: Watcher
+    folder: ComparisonFolder,
+    plan: Plan,
+    finished: Sequence[str],
+    failures: Sequence[Failure],
+    subject: Subject,
+    watcher: Watcher,
 ) -> Results:
     """All that is to be said about the runs."""
-    runs = {name: load(folder.run(name), TextRun, device="cpu") for name in finished}
-    texts = read_splits(runs[finished[0]])
+    runs = {name: opened(folder, name) for name in finished}
     if len(finished) > 1:
-        runs[MIXTURE] = mixture(folder, finished, texts, watcher)
+        runs[MIXTURE] = mixture(folder, finished, subject, watcher)
     evidence = {name: folder.surprisals(name, TEST) for name in runs}
     rows = []
     for done, (name, run) in enumerate(runs.items()):
         watcher.stage("measuring", done / len(runs))
-        rows.append(_row(folder, name, run, evidence[name], texts, plan))
+        rows.append(_row(folder, name, run, evidence[name], subject, plan))
     rows.sort(key=lambda row: row.bits_per_byte)
     watcher.stage("analysing", 0.0)
-    tokenizer, held_out = runs[finished[0]].tokenizer, texts.held_out[TEST]
     nats = {row.name: evidence[row.name].nats for row in rows}
     return Results(
         data=plan.data.train,
@@ -186,28 +188,28 @@ def findings(
         machine=f"{platform.machine()}, {os.cpu_count()} processors",
         budget=plan.budget,
         threads=plan.threads,
-        train_tokens=len(texts.train),
-        held_out_bytes=held_out.bytes,
+        unit=subject.unit,
+        values=subject.values,
+        train_tokens=len(subject.train),
+        held_out_bytes=subject.test.bytes,
         rows=rows,
         failures=list(failures),
         best=rows[0].name,
-        recommendation=recommend(rows, nats, held_out.bytes),
-        protocol=_protocol(plan, texts, evidence),
-        analysis=analyse(
-            nats,
-            held_out.tokens,
-            tokenizer,
-            count_words(texts.train.tokens, tokenizer),
-            offsets=held_out.offsets,
-            leading=[row.name for row in rows if row.kind == "family"][:3],
-        ),
+        recommendation=recommend(rows, nats, subject.test.bytes, unit=subject.unit),
+        protocol=_protocol(plan, subject, evidence),
+        analysis=subject.analyse(nats, [row.name for row in rows if row.kind == "family"][:3]),
     )
 
 
-def mixture(folder: ComparisonFolder, names: Sequence[str], texts: Splits, watcher: Watcher) -> TextRun:
+def opened(folder: ComparisonFolder, name: str) -> SequenceRun:
+    """The run of a family, or of the mixture."""
+    return load(folder.run(name), SequenceRun, device="cpu")  # type: ignore[type-abstract]  # nothing is made of it
+
+
+def mixture(folder: ComparisonFolder, names: Sequence[str], subject: Subject, watcher: Watcher) -> SequenceRun:
     """The best mixture of the families, its gate fitted to the validation text; the one on disk if it is there."""
     if folder.finish(MIXTURE) is not None:
-        return load(folder.run(MIXTURE), TextRun, device="cpu")
+        return opened(folder, MIXTURE)
     shutil.rmtree(folder.run(MIXTURE), ignore_errors=True)  # of a comparison that was stopped while mixing
     parts = worthwhile({name: folder.surprisals(name, VALIDATION).nats for name in names})
     began = time.monotonic()
@@ -215,15 +217,13 @@ def mixture(folder: ComparisonFolder, names: Sequence[str], texts: Splits, watch
         [folder.run(name) for name in parts],
         out=folder.run(MIXTURE),
         kind="ensemble",
-        recall=RECALLED,
+        recall=subject.recalled,
         device="cpu",
         scored=False,
         reporter=_Relay(watcher),
     )
     seconds = time.monotonic() - began
-    found = surprisals(
-        run.autoregressive, texts.held_out[TEST], progress=lambda share: watcher.stage("scoring mixture", share)
-    )
+    found = surprisals(run.autoregressive, subject.test, progress=lambda share: watcher.stage("scoring mixture", share))
     folder.keep_surprisals(MIXTURE, TEST, found)
     finishes = [finish for name in parts if (finish := folder.finish(name)) is not None]
     finish = Finish(
@@ -265,12 +265,12 @@ class _Relay(Reporter):
 def _row(
     folder: ComparisonFolder,
     name: str,
-    run: TextRun,
+    run: SequenceRun,
     found: Surprisals,
-    texts: Splits,
+    subject: Subject,
     plan: Plan,
 ) -> Row:
-    held_out = texts.held_out[TEST]
+    held_out = subject.test
     score = summarise(found, held_out)
     run.keep_score(score, held_out, run.config.data.named(TEST), split=TEST)
     finish = folder.finish(name)
@@ -287,16 +287,16 @@ def _row(
         interval=interval(found.nats, held_out.bytes),
         train_tokens=finish.tokens,
         train_tokens_per_second=finish.tokens / finish.seconds,
-        decode_tokens_per_second=decoding_speed(run, texts.held_out[VALIDATION], threads=plan.threads),
+        decode_tokens_per_second=decoding_speed(run.autoregressive, *subject.beginning(), threads=plan.threads),
         seconds=finish.seconds,
         memory_bytes=finish.memory_bytes,
-        curve=curve(run),
-        sample=sample(run, held_out, plan.seed),
+        curve=curve(run, subject.unit),
+        **subject.sample(run, plan.seed),
         **score.model_dump(include={"nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy"}),
     )
 
 
-def part_weights(run: TextRun) -> dict[str, float]:
+def part_weights(run: SequenceRun) -> dict[str, float]:
     """The share of each part in the mean weights of a fitted gate."""
     [fit] = [record for record in run.folder.records("metrics.jsonl") if "gate" in record]
     weights = [max(0.0, weight) for weight in fit["weights"]]
@@ -304,30 +304,31 @@ def part_weights(run: TextRun) -> dict[str, float]:
     return {Path(path).name: weight / total for path, weight in zip(fit["runs"], weights, strict=True)}
 
 
-def curve(run: TextRun) -> list[Point]:
+def curve(run: SequenceRun, unit: str) -> list[Point]:
     """Validation while training, as the run has recorded it."""
+    bits = f"valid_bits_per_{unit}"
     return [
-        Point(seconds=record["seconds"], tokens=record["tokens"], bits_per_byte=record["valid_bits_per_byte"])
+        Point(seconds=record["seconds"], tokens=record["tokens"], bits_per_byte=record[bits])
         for record in run.folder.records("metrics.jsonl")
-        if "valid_bits_per_byte" in record
+        if bits in record
     ]
 
 
-def own_settings(run: TextRun) -> dict[str, Any]:
+def own_settings(run: SequenceRun) -> dict[str, Any]:
     """The settings of a model without what follows from the data."""
-    return {name: value for name, value in run.config.model.items() if name != "vocabulary"}
+    return {name: value for name, value in run.config.model.items() if name not in ("vocabulary", "shape")}
 
 
-def _protocol(plan: Plan, texts: Splits, evidence: Mapping[str, Surprisals]) -> dict[str, Any]:
+def _protocol(plan: Plan, subject: Subject, evidence: Mapping[str, Surprisals]) -> dict[str, Any]:
     """How the figures were taken: the same text for all, and how each model read it."""
     return {
         "trained_on": plan.data.train,
         "scored_on": plan.data.named(TEST),
         "gates_and_stopping": plan.data.named(VALIDATION),
-        "tokens": len(texts.held_out[TEST]),
-        "bytes": texts.held_out[TEST].bytes,
+        "tokens": len(subject.test),
+        f"{subject.unit}s": subject.test.bytes,
         "interval": "95 %, circular block bootstrap over the text",
-        "decoding": "one text at a time, sampled, after a prompt of 64 tokens",
+        "decoding": f"one sequence at a time, sampled, after a prompt of {len(subject.beginning().prompt)} tokens",
         "seed": plan.seed,
         "reading": {name: found.protocol.model_dump(exclude_none=True) for name, found in evidence.items()},
     }

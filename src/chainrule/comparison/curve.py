@@ -27,6 +27,7 @@ def budget_curve(
     curve = BudgetCurve(
         data=data,
         command=settings.get("command", ""),
+        unit=found[-1].unit,
         minutes=budgets,
         bits_per_byte={name: [_bits(one, name) for one in found] for name in _names(found)},
         leaders=[one.best for one in found],

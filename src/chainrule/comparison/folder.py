@@ -21,11 +21,11 @@ from pydantic import Field, ValidationError
 
 from chainrule.comparison.plan import Plan
 from chainrule.config import Settings
-from chainrule.data.corpus import Corpus, prepare
+from chainrule.data.corpus import Corpus
 from chainrule.errors import RunError
 from chainrule.evaluation.likelihood import Protocol, Surprisals
 from chainrule.files import whole_file, write_whole
-from chainrule.runs import TextRun
+from chainrule.runs import SequenceRun
 
 VALIDATION, TEST = "validation", "test"
 
@@ -42,16 +42,15 @@ class Finish(Settings):
 class Splits(NamedTuple):
     """The text of a comparison as one tokenizer encodes it."""
 
-    vocabulary: int
     train: Corpus
     held_out: dict[str, Corpus]  # validation: for stopping and for gates; test: for the figures
 
 
-def read_splits(run: TextRun) -> Splits:
+def read_splits(run: SequenceRun) -> Splits:
     """What a run was trained on and what it has not seen."""
-    prepared = prepare(run.config.data, run.config.tokenizer, tokenizer=run.tokenizer)
-    assert prepared.test is not None
-    return Splits(run.model.vocabulary, prepared.train, {VALIDATION: prepared.valid, TEST: prepared.test})
+    found = run.splits(run.config.data)
+    assert found.test is not None
+    return Splits(found.train, {VALIDATION: found.valid, TEST: found.test})
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def run_leg(path: Path, name: str) -> None:
     from chainrule.comparison.folder import ComparisonFolder, Finish, read_splits
     from chainrule.comparison.plan import is_neural
     from chainrule.evaluation.likelihood import surprisals
-    from chainrule.runs import TextRun, parameters, require
+    from chainrule.runs import SequenceRun, parameters, require
 
     folder = ComparisonFolder(path)
     plan = folder.plan()
@@ -44,7 +44,7 @@ def run_leg(path: Path, name: str) -> None:
             resume=True,
             scored=False,
         ),
-        TextRun,
+        SequenceRun,  # type: ignore[type-abstract]  # nothing is made of it
     )
     seconds = time.monotonic() - began
     if run.outcome is not None and run.outcome.reason == "stopped":

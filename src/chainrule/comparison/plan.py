@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 
+from chainrule.comparison.subject import Subject
 from chainrule.config import DataConfig, Settings, TrainConfig
-from chainrule.data.corpus import Prepared
-from chainrule.models import FAMILIES, build, family
+from chainrule.models import build, family
 from chainrule.models.base import NeuralModel
 
 TRAINING_SHARE = 0.7  # of the minutes of a comparison; the rest is for scoring, mixing and measuring
@@ -63,7 +63,7 @@ class Plan(Settings):
 def make_plan(
     names: Sequence[str],
     *,
-    prepared: Prepared,
+    subject: Subject,
     minutes: float | None,
     tokens: int | None,
     threads: int,
@@ -84,8 +84,8 @@ def make_plan(
         jobs=jobs,
         legs=legs(
             names,
-            vocabulary=prepared.tokenizer.vocabulary,
-            train_tokens=len(prepared.train),
+            train_tokens=len(subject.train),
+            sizes=subject.sizes,
             operations=None if leg_minutes is None else leg_minutes * 60 * speed(threads),
             tokens=tokens,
             chosen=chosen,
@@ -99,12 +99,7 @@ def is_neural(name: str) -> bool:
     return issubclass(family(name), NeuralModel)
 
 
-def language_families() -> list[str]:
-    """The families that can be compared on text."""
-    return [name for name, kind in FAMILIES.items() if kind.task == "language"]
-
-
-def width_for(name: str, vocabulary: int, operations: float) -> int:
+def width_for(name: str, sizes: Mapping[str, Any], operations: float) -> int:
     """The width of a family that suits a budget of floating-point operations.
 
     A model of P parameters takes about 6 P operations for each token of training. The best size for a budget is near
@@ -112,13 +107,13 @@ def width_for(name: str, vocabulary: int, operations: float) -> int:
     corpora read once; small ones, read several times by models that learn fast, want fewer).
     """
     wanted = math.sqrt(operations / 6 / TOKENS_A_PARAMETER)
-    return min(WIDTHS, key=lambda width: abs(math.log(weights(name, vocabulary, width) / wanted)))
+    return min(WIDTHS, key=lambda width: abs(math.log(weights(name, sizes, width) / wanted)))
 
 
-def weights(name: str, vocabulary: int, width: int) -> int:
-    """Parameters of a family at a width, counted without making them."""
+def weights(name: str, sizes: Mapping[str, Any], width: int) -> int:
+    """Parameters of a family at a width, counted without making them; `sizes` follow from the data."""
     with torch.device("meta"):
-        model = build(name, {"vocabulary": vocabulary, "width": width})
+        model = build(name, {**sizes, "width": width})
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -157,7 +152,7 @@ def batch_for(name: str, seen: float) -> int:
 def legs(
     families: Iterable[str],
     *,
-    vocabulary: int,
+    sizes: Callable[[str], Mapping[str, Any]],
     train_tokens: int,
     operations: float | None,
     tokens: int | None,
@@ -168,15 +163,17 @@ def legs(
     for name in families:
         given = chosen.get(name, {})
         settings, training = dict(given.get("model", {})), dict(given.get("train", {}))
+        known = sizes(name)
         if not is_neural(name):
-            settings.setdefault("order", 7 if vocabulary < MANY_TOKENS else 5)
+            if "order" in family(name).Config.model_fields:
+                settings.setdefault("order", 7 if known["vocabulary"] < MANY_TOKENS else 5)
             found.append(Leg(family=name, model=settings, train=training))
             continue
         seen = float(tokens or 0)  # where every model sees the same text, its size is the family's own
         if operations is not None:
             if "width" not in settings:
-                settings["width"] = width_for(name, vocabulary, operations)
-            seen = operations / 6 / weights(name, vocabulary, settings["width"])
+                settings["width"] = width_for(name, known, operations)
+            seen = operations / 6 / weights(name, known, settings["width"])
         training.setdefault("batch_tokens", batch_for(name, seen))
         settings = {**fitting(name, seen / train_tokens, training["batch_tokens"]), **settings}
         found.append(Leg(family=name, model=settings, train=training))

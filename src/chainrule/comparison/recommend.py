@@ -14,7 +14,9 @@ from chainrule.comparison.results import Row
 WORTHWHILE = 0.005  # a mixture that saves a smaller share of the bits than this is not worth its weight
 
 
-def recommend(rows: Sequence[Row], nats: Mapping[str, npt.NDArray[np.floating[Any]]], text_bytes: int) -> str:
+def recommend(
+    rows: Sequence[Row], nats: Mapping[str, npt.NDArray[np.floating[Any]]], text_bytes: int, *, unit: str = "byte"
+) -> str:
     """Which model to pick, by how much it leads and what that costs. `rows` come best first."""
 
     def level(first: Row, second: Row) -> bool:
@@ -31,14 +33,14 @@ def recommend(rows: Sequence[Row], nats: Mapping[str, npt.NDArray[np.floating[An
         saved = 1 - best.bits_per_byte / leader.bits_per_byte
         if saved >= WORTHWHILE and not level(best, leader):
             return (
-                f"Pick the mixture of {_listed(list(best.parts))}: {best.bits_per_byte:.3f} bits/byte, "
+                f"Pick the mixture of {_listed(list(best.parts))}: {best.bits_per_byte:.3f} bits/{unit}, "
                 f"{saved:.1%} fewer than {leader.name}, the best single family; {_alone(pick, best)}."
             )
     others = [row for row in families if row not in (pick, *equals, leader)]
-    sentence = f"Pick {pick.name}: {pick.bits_per_byte:.3f} bits/byte"
+    sentence = f"Pick {pick.name}: {pick.bits_per_byte:.3f} bits/{unit}"
     if pick is not leader or equals:
         rivals = [row.name for row in [leader, *equals] if row is not pick]
-        sentence += f", level with {_listed(rivals)} on this text"
+        sentence += f", level with {_listed(rivals)} on this data"
         sentence += " and the fastest of them at writing" if len(rivals) > 0 else ""
     if others:
         fewer = 1 - pick.bits_per_byte / others[0].bits_per_byte

@@ -45,13 +45,13 @@ def render(results: Results) -> str:
         "report.html.j2",
         results=results,
         look=look,
-        headline=_headline(rows),
-        key_figures=_key_figures(rows),
+        headline=_headline(rows, "these images" if results.unit == "dim" else "this text"),
+        key_figures=_key_figures(rows, f"bits/{results.unit}"),
         leaderboard=leaderboard(rows),
-        learning=_learning(rows, look),
-        frontier=_frontier(rows, look),
+        learning=_learning(rows, look, results.unit),
+        frontier=_frontier(rows, look, results.unit),
         mixtures=[row for row in rows if row.parts],
-        heat_tables=_heat_tables(analysis, rows) if analysis else [],
+        heat_tables=_heat_tables(analysis, rows, results.unit) if analysis else [],
         passages=_passages(analysis.excerpts) if analysis else [],
         protocol=_lines(results.protocol),
     )
@@ -81,39 +81,41 @@ def _both(wide: Chart, narrow: Chart, extra: str = "") -> list[Variant]:
     return [Variant(wide, f"wide {extra}".strip()), Variant(narrow, f"narrow {extra}".strip())]
 
 
-def _learning(rows: Sequence[Row], look: Looks) -> list[Variant]:
+def _learning(rows: Sequence[Row], look: Looks, unit: str) -> list[Variant]:
     if not any(row.kind == "family" and row.seconds > 0 for row in rows):
         return []
     return [
         variant
         for log, extra in ((True, "log"), (False, "linear"))
         for variant in _both(
-            learning_curves(rows, look, WIDE, log=log), learning_curves(rows, look, NARROW, log=log), extra
+            learning_curves(rows, look, WIDE, log=log, unit=unit),
+            learning_curves(rows, look, NARROW, log=log, unit=unit),
+            extra,
         )
     ]
 
 
-def _frontier(rows: Sequence[Row], look: Looks) -> list[Variant]:
+def _frontier(rows: Sequence[Row], look: Looks, unit: str) -> list[Variant]:
     if not any(row.decode_tokens_per_second > 0 for row in rows):
         return []
     wide = replace(WIDE, right=NARROW.right)  # the names stand beside the marks, not in the margin
-    return _both(frontier(rows, look, wide), frontier(rows, look, NARROW))
+    return _both(frontier(rows, look, wide, unit=unit), frontier(rows, look, NARROW, unit=unit))
 
 
-def _heat_tables(analysis: Analysis, rows: Sequence[Row]) -> list[HeatTable]:
+def _heat_tables(analysis: Analysis, rows: Sequence[Row], unit: str) -> list[HeatTable]:
     kinds = (
-        ("position", "Early and late in the text", analysis.by_position),
+        ("position", f"Early and late in the {'image' if unit == 'dim' else 'text'}", analysis.by_position),
         ("frequency", "Rare and frequent words", analysis.by_frequency),
     )
     return [heat_table(key, title, buckets, rows) for key, title, buckets in kinds if buckets]
 
 
-def _headline(rows: Sequence[Row]) -> str:
+def _headline(rows: Sequence[Row], what: str) -> str:
     if not rows:
         return "No model could be compared"
     if len(rows) == 1:
-        return f"How well {rows[0].name} predicts this text"
-    return f"{'A mixture of models' if rows[0].kind == 'mixture' else rows[0].name} predicts this text best"
+        return f"How well {rows[0].name} predicts {what}"
+    return f"{'A mixture of models' if rows[0].kind == 'mixture' else rows[0].name} predicts {what} best"
 
 
 class KeyFigure(NamedTuple):
@@ -126,25 +128,25 @@ class KeyFigure(NamedTuple):
     name: str  # of the model
 
 
-def _key_figures(rows: Sequence[Row]) -> list[KeyFigure]:
+def _key_figures(rows: Sequence[Row], unit: str) -> list[KeyFigure]:
     """The best model, the best that is one family, the fastest to decode: a reader chooses among these."""
     if not rows:
         return []
     best = rows[0]
     low, high = best.interval
-    found = [KeyFigure("Best", f"{best.bits_per_byte:.3f}", "bits/byte", f"95 %: {low:.3f} to {high:.3f}", best.name)]
+    found = [KeyFigure("Best", f"{best.bits_per_byte:.3f}", unit, f"95 %: {low:.3f} to {high:.3f}", best.name)]
     families = [row for row in rows if row.kind == "family"]
     if best.kind == "mixture" and families:
         single = families[0]
         more = f"{single.bits_per_byte - best.bits_per_byte:.3f} more than the best"
-        found.append(KeyFigure("Best family alone", f"{single.bits_per_byte:.3f}", "bits/byte", more, single.name))
+        found.append(KeyFigure("Best family alone", f"{single.bits_per_byte:.3f}", unit, more, single.name))
     quick = max(rows, key=lambda row: row.decode_tokens_per_second)
     if quick.decode_tokens_per_second > 0:
-        note = f"at {quick.bits_per_byte:.3f} bits/byte"
+        note = f"at {quick.bits_per_byte:.3f} {unit}"
         speed = figures.count(quick.decode_tokens_per_second)
         found.append(KeyFigure("Fastest to decode", speed, "tokens/s", note, quick.name))
     small = min(rows, key=lambda row: row.parameters)
-    note = f"at {small.bits_per_byte:.3f} bits/byte"
+    note = f"at {small.bits_per_byte:.3f} {unit}"
     found.append(KeyFigure("Smallest", figures.count(small.parameters), "parameters", note, small.name))
     return found
 

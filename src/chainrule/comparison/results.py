@@ -28,7 +28,7 @@ class Row(Settings):
     parts: dict[str, float] = Field({}, description="of a mixture: share of each part in the weights")
     parameters: int
     nats_per_token: float
-    bits_per_byte: float
+    bits_per_byte: float = Field(description="of images bits per dim: a channel of a pixel stands for a byte")
     interval: tuple[float, float] = Field(description="95 % of bits_per_byte, by block bootstrap over the text")
     perplexity: float
     word_perplexity: float
@@ -40,6 +40,7 @@ class Row(Settings):
     memory_bytes: int = Field(description="peak resident memory of the training process")
     curve: list[Point] = Field([], description="bits per byte of validation text while it trained")
     sample: str = Field("", description="text that the model wrote by itself")
+    picture: str = Field("", description="images that the model drew by itself: a PNG in base64")
 
 
 class Failure(Settings):
@@ -84,6 +85,10 @@ class Results(Settings):
     machine: str = Field(description="processors and threads, in words")
     budget: str = Field(description="what every family was given, in words")
     threads: int
+    unit: Literal["byte", "dim"] = Field(
+        "byte", description="what bits are counted by: bytes of a text, dims of images"
+    )
+    values: int | None = Field(None, description="tokens of an image, where images were compared")
     train_tokens: int = Field(description="tokens of the training text")
     held_out_bytes: int
     rows: list[Row] = Field(description="best first")
@@ -99,6 +104,7 @@ class BudgetCurve(Settings):
 
     data: str
     command: str
+    unit: Literal["byte", "dim"] = "byte"
     minutes: list[float]
     bits_per_byte: dict[str, list[float | None]] = Field(description="row name -> one figure a budget; none: failed")
     leaders: list[str] = Field(description="the best row at each budget")

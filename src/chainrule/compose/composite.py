@@ -9,6 +9,7 @@ from typing import Any
 from chainrule.errors import ConfigError
 from chainrule.models.base import AutoregressiveModel, Model
 from chainrule.models.capabilities import Directed
+from chainrule.models.conditional import Conditional
 
 
 class Composite(Directed):
@@ -42,8 +43,8 @@ def build_part(settings: Mapping[str, Any], vocabulary: int, *, where: str) -> A
             "models of one vocabulary can be put together"
         )
     part = build(settings["family"], own, where=where)
-    if not isinstance(part, AutoregressiveModel) or part.task != "language":
-        raise ConfigError(f"'{where}' is a model of {part.task}s; composites are made of language models")
+    if not isinstance(part, AutoregressiveModel) or isinstance(part, Conditional):
+        raise ConfigError(f"'{where}' is a model of {part.task}; composites are made of models that have no source")
     return part
 
 

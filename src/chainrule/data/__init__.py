@@ -10,5 +10,6 @@ pairs.py        what every source of pairs can do; pair_files.py and dates.py: t
 cleaning.py     which pairs are fit to learn from, and what became of the others
 parallel.py     both sides of the pairs as tokens; preparing training data for translation
 permutation.py  a random order without a table
+image_files.py  images from idx, arrays, folders of PNG and JPEG; images.py: as sequences; pictures.py: and back
 batching.py     windows, lanes, documents and pairs as batches
 """

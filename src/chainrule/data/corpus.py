@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -42,6 +43,7 @@ class Corpus:
     words: int  # by white space, plus one for each line end of a stream or each document
     unknown: int  # tokens that stand for what the vocabulary lacks
     fingerprint: str
+    closed: bool = True  # whether documents end with EOS
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -122,6 +124,26 @@ class Corpus:
             words=size,
             unknown=0,
             fingerprint=fingerprint("ids", ids.tolist()),
+        )
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[npt.ArrayLike], vocabulary: int, *, closed: bool = True) -> Corpus:
+        """The same for rows, each of which is a document; `closed` if they bring an EOS."""
+        kind = np.dtype(token_type(vocabulary))
+        arrays = [np.asarray(row, dtype=kind) for row in rows]
+        offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
+        tokens = np.concatenate([*arrays, np.zeros(0, kind)])
+        seen = hashlib.blake2b(tokens.astype("<u4").tobytes() + offsets.tobytes(), digest_size=16)
+        size = len(tokens)
+        return cls(
+            tokens=tokens,
+            offsets=offsets,
+            bytes=size,
+            characters=size,
+            words=size,
+            unknown=0,
+            fingerprint=fingerprint("rows", seen.hexdigest()),
+            closed=closed,
         )
 
 

@@ -25,6 +25,11 @@ def draw(seed: int, epoch: int, purpose: str) -> int:
     return int.from_bytes(digest, "little")
 
 
+def numbers(count: int, key: int) -> Words:
+    """(count,) random 64-bit numbers, each of which depends on the key and its place alone."""
+    return _mix(np.arange(count, dtype=np.uint64), key)
+
+
 def permute(indices: npt.ArrayLike, size: int, key: int) -> npt.NDArray[np.int64]:
     """Where the permutation chosen by `key`, 64 bits, sends each index in [0, size)."""
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))  # bits in each half

@@ -8,6 +8,7 @@ from chainrule.decoding.generate import Generation, Token, generate, stream
 from chainrule.decoding.parallel import write
 from chainrule.decoding.sentences import Alignment, Translated, Translator, streamed
 from chainrule.decoding.translation import Search, Translation, translate
+from chainrule.decoding.viterbi import viterbi
 
 __all__ = [
     "GREEDY",
@@ -30,5 +31,6 @@ __all__ = [
     "stream",
     "streamed",
     "translate",
+    "viterbi",
     "write",
 ]

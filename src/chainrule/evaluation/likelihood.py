@@ -109,7 +109,7 @@ def protocol_for(
             context=context,
             stride=stride,
             carry_over=False,
-            eos=True,
+            eos=corpus.closed,
             source=isinstance(model, Conditional),
             source_context=model.source_context if isinstance(model, Conditional) else None,
             tokens=tokens,

@@ -298,7 +298,7 @@ def prompts_in_a_batch_are_as_alone(subject: Subject) -> None:
 def beam_of_full_width_is_exhaustive(subject: Subject) -> None:
     """A beam that can hold every sequence finds the most probable one."""
     model = subject.model
-    length = 3
+    length = min(3, subject.length)
     if model.vocabulary**length > ENUMERATED:
         raise NotApplicable(f"a vocabulary of {model.vocabulary} has too many sequences to search them all")
     width = model.vocabulary**length

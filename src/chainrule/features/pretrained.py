@@ -9,7 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from chainrule.errors import RunError
+from chainrule.data.counting import Progress
+from chainrule.errors import ConfigError, RunError
 from chainrule.features.folders import folder_fingerprint, read_config
 from chainrule.features.stored import Row, Stored, store
 from chainrule.features.weights import read_pretrained
@@ -63,6 +64,24 @@ class Pretrained(nn.Module):
             fine_tune=fine_tune,
         )
 
+    @classmethod
+    def meant(
+        cls, folder: Path | str, *, vocabulary: int, fine_tune: bool = False, fingerprint: str | None = None
+    ) -> Self:
+        """The same for a model that was trained with one: it must read these tokens, and be the one that it was."""
+        opened = cls.open(folder, fine_tune=fine_tune)
+        if opened.pieces != vocabulary:
+            raise ConfigError(
+                f"what is to be read has a vocabulary of {vocabulary} tokens, and the model in {str(folder)!r} one of "
+                f"{opened.pieces}; it reads its own pieces, so give it the tokenizer huggingface:{folder}"
+            )
+        if fingerprint is not None and fingerprint != opened.fingerprint and not fine_tune:
+            raise RunError(
+                f"the pretrained model in {str(folder)!r} is not the one that this model was trained with; put that "
+                "one back"
+            )
+        return opened
+
     @property
     def width(self) -> int:
         return self.reader.shape.width
@@ -72,11 +91,13 @@ class Pretrained(nn.Module):
         """The longest source: all but one of the positions."""
         return self.reader.shape.context - 1
 
-    def precompute(self, sources: Iterable[Row], *, cache: Path | None = None) -> Stored:
+    def precompute(
+        self, sources: Iterable[Row], *, cache: Path | None = None, progress: Progress | None = None
+    ) -> Stored:
         """Compute the vectors of sources, or find them on disk; from now on they are taken from there."""
         if self.fine_tune:
             raise RunError("a pretrained model that is being trained gives other vectors after each step; freeze it")
-        self.stored = store(self, self.fingerprint, self.width, sources, cache=cache)
+        self.stored = store(self, self.fingerprint, self.width, sources, cache=cache, progress=progress)
         return self.stored
 
     def forward(self, source: Sequences) -> Tensor:

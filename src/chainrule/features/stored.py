@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from chainrule.data.cache import building, cache_root, find, fingerprint
+from chainrule.data.counting import Progress
 from chainrule.errors import DataError
 from chainrule.types import Sequences
 
@@ -55,7 +56,15 @@ class Stored:
         return self  # a copy of a model need not copy what is on the disk
 
 
-def store(read: Read, model: str, width: int, rows: Iterable[Row], *, cache: Path | None = None) -> Stored:
+def store(
+    read: Read,
+    model: str,
+    width: int,
+    rows: Iterable[Row],
+    *,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Stored:
     """The vectors (of `width`) of all different rows by the model of a fingerprint: found on disk, or computed.
 
     `read` is not called if they are found.
@@ -86,6 +95,8 @@ def store(read: Read, model: str, width: int, rows: Iterable[Row], *, cache: Pat
                 vectors = read(source).float().cpu()
             for one, row in zip(group, vectors, strict=True):
                 table[places[one]] = row[: len(one) // ID.itemsize].numpy()
+            if progress is not None:
+                progress(places[group[-1]].stop, shape[0])
         table.flush()
     return mapped(entry)
 

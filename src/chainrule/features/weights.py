@@ -87,7 +87,7 @@ def _bert(weights: Weights, layers: int) -> dict[str, Tensor]:
     ours = {
         "words": weights["embeddings.word_embeddings.weight"],
         "positions": weights["embeddings.position_embeddings.weight"],
-        "first_text": weights["embeddings.token_type_embeddings.weight"][0],
+        "texts": weights["embeddings.token_type_embeddings.weight"],
         **weights.pair("embeddings.LayerNorm", "norm"),
     }
     for number in range(layers):
@@ -140,6 +140,7 @@ KINDS: Mapping[str, Kind] = {
             "inner": "intermediate_size",
             "activation": "hidden_act",
             "epsilon": "layer_norm_eps",
+            "texts": "type_vocab_size",
         },
         arithmetic={"position_embedding_type": "absolute", "is_decoder": False},
         rename=_bert,

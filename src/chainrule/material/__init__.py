@@ -8,13 +8,25 @@ from pathlib import Path
 from chainrule.compose import kind
 from chainrule.config import RunConfig
 from chainrule.data.corpus import prepare
+from chainrule.data.image_files import is_images
+from chainrule.data.images import prepare_images
 from chainrule.data.parallel import PairTokenizers, Rewrite, prepare_pairs
 from chainrule.distillation import distilled
 from chainrule.errors import ConfigError
 from chainrule.material.base import HeldOut, Lessons, Material, score_splits
+from chainrule.material.encoders import ClozeMaterial, EncoderMaterial
+from chainrule.material.images import ImageMaterial
+from chainrule.material.labels import LabelMaterial
 from chainrule.material.pairs import PairMaterial
-from chainrule.material.text import TextMaterial, text_splits
+from chainrule.material.reading import ReadingMaterial
+from chainrule.material.spans import SpanMaterial
+from chainrule.material.tags import TagMaterial
+from chainrule.material.text import OneText, TextMaterial, text_splits
+from chainrule.material.words import WordMaterial
+from chainrule.models.base import Model, OwnObjective
+from chainrule.models.capabilities import Cloze, Infills
 from chainrule.models.conditional import Conditional
+from chainrule.models.word2vec import Word2Vec
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Reporter
 
@@ -30,9 +42,28 @@ __all__ = [
 ]
 
 
+OF_EXAMPLES: dict[str, type[LabelMaterial | TagMaterial | ReadingMaterial]] = {
+    "classification": LabelMaterial,
+    "tagging": TagMaterial,
+    "reading": ReadingMaterial,
+}
+"""What is said of a text, by the task of the model."""
+
+
 def open_material(config: RunConfig, reporter: Reporter, *, stored: RunFolder | None = None) -> Material:
     """Prepare what the family learns from; a run that goes on has its vocabularies already."""
-    if issubclass(kind(config.family), Conditional):
+    family = kind(config.family)
+    if is_images(config.data.train):
+        return ImageMaterial(prepare_images(config.data, reporter.preparing), config)
+    if family.task == "image":
+        raise ConfigError(
+            f"{config.family} is a model of images, and {config.data.train!r} is none; give .npz, idx, a folder of PNG "
+            "or JPEG, or builtin:digits"
+        )
+    if family.task in OF_EXAMPLES:
+        _refuse_pairs(config)
+        return OF_EXAMPLES[family.task].open(config, stored)
+    if issubclass(family, Conditional) and not issubclass(family, Infills):
         return _open_pairs(config, reporter, stored)
     return _open_text(config, reporter, stored)
 
@@ -50,7 +81,7 @@ def _open_pairs(config: RunConfig, reporter: Reporter, stored: RunFolder | None)
     return PairMaterial(pairs)
 
 
-def _open_text(config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> TextMaterial:
+def _open_text(config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> OneText:
     _refuse_pairs(config)
     prepared = prepare(
         config.data,
@@ -58,7 +89,18 @@ def _open_text(config: RunConfig, reporter: Reporter, stored: RunFolder | None) 
         tokenizer=None if stored is None else stored.tokenizer(),
         progress=reporter.preparing,
     )
-    return TextMaterial(prepared, config.data)
+    return _of_one_text(kind(config.family))(prepared, config)
+
+
+def _of_one_text(family: type[Model]) -> type[OneText]:
+    """How a text is read: with gaps, with hidden words, as a whole, or each token after those before it."""
+    if issubclass(family, Infills):
+        return SpanMaterial
+    if issubclass(family, Cloze):
+        return ClozeMaterial
+    if issubclass(family, Word2Vec):
+        return WordMaterial
+    return EncoderMaterial if issubclass(family, OwnObjective) else TextMaterial
 
 
 def _rewrite(config: RunConfig, reporter: Reporter) -> Rewrite | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from chainrule.config import DataConfig, RunConfig, TrainConfig
 from chainrule.data.batching import Feed
@@ -44,11 +44,17 @@ class Material(ABC):
     held_out: dict[str, HeldOut]  # "validation", and "test" where there is one
     watched: HeldOut  # what training validates by
     warnings: tuple[str, ...]
+    unit: ClassVar[str] = "byte"  # what bits are counted by, beside tokens
 
     @property
     @abstractmethod
-    def vocabularies(self) -> dict[str, int]:
+    def vocabularies(self) -> Mapping[str, Any]:
         """The settings of a model that follow from the data."""
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """What turns nats per token into bits per byte; none where a loss is not about all of a text."""
+        return self.corpus.bytes_per_token
 
     @abstractmethod
     def settings(self, config: DataConfig) -> DataConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Self, final
 
 from chainrule.compose.reverse import turned_corpus
 from chainrule.config import DataConfig, RunConfig
@@ -22,22 +22,36 @@ def text_splits(config: DataConfig, valid: Corpus, test: Corpus | None) -> dict[
     return found if test is None else found | {"test": HeldOut(test, None, config.named("test"))}
 
 
-@final
-class TextMaterial(Material):
-    """Texts to predict, each token from those before it."""
+class OneText(Material):
+    """A text or many documents, whatever is learnt from them."""
 
-    def __init__(self, prepared: Prepared, config: DataConfig) -> None:
+    def __init__(self, prepared: Prepared, config: RunConfig) -> None:
         self.tokenizer, self.corpus, self.warnings = prepared.tokenizer, prepared.train, prepared.warnings
-        self.held_out = text_splits(config, prepared.valid, prepared.test)
+        self.held_out = text_splits(config.data, prepared.valid, prepared.test)
         self.watched = self.held_out["validation"]
-        self._prepared, self._config = prepared, config
+        self.prepared, self.config = prepared, config
 
     @property
     def vocabularies(self) -> dict[str, int]:
         return {"vocabulary": self.tokenizer.vocabulary}
 
     def settings(self, config: DataConfig) -> DataConfig:
-        return config.model_copy(update={"unit": self.corpus.unit})
+        return config.model_copy(update={"unit": self.prepared.train.unit})
+
+    def measure(self, model: Trainable, config: RunConfig) -> Callable[[], Record]:
+        return dict
+
+    def turned(self) -> Self:
+        train, valid, test = self.prepared.train, self.prepared.valid, self.prepared.test
+        prepared = self.prepared._replace(
+            train=turned_corpus(train), valid=turned_corpus(valid), test=None if test is None else turned_corpus(test)
+        )
+        return type(self)(prepared, self.config)
+
+
+@final
+class TextMaterial(OneText):
+    """Texts to predict, each token from those before it."""
 
     def lessons(self, model: Trainable, config: RunConfig, reporter: Reporter) -> Lessons:
         """By documents, by windows where a model has a context, else by lanes."""
@@ -55,13 +69,3 @@ class TextMaterial(Material):
                 f"train.segment {length} is longer than model.context {model.context}; lower the one or raise the other"
             )
         return Lessons(Windows(corpus, rows, length, config.seed), WholeSequences)
-
-    def measure(self, model: Trainable, config: RunConfig) -> Callable[[], Record]:
-        return dict
-
-    def turned(self) -> TextMaterial:
-        train, valid, test = self._prepared.train, self._prepared.valid, self._prepared.test
-        prepared = self._prepared._replace(
-            train=turned_corpus(train), valid=turned_corpus(valid), test=None if test is None else turned_corpus(test)
-        )
-        return TextMaterial(prepared, self._config)

@@ -144,6 +144,9 @@ class Trainable(Model):
     recipe: ClassVar[Mapping[str, Any]] = {}
     """Training settings that suit the family: the defaults of `TrainConfig` as far as its user leaves them open."""
 
+    tokenizer: ClassVar[str] = "chars"
+    """What text is cut into, unless the user says otherwise."""
+
     @abstractmethod
     def tables(self) -> Iterator[nn.Parameter]:
         """The parameters with a vector per token or position, embeddings and readouts; optimizers treat them apart."""

@@ -6,16 +6,22 @@ Plans           predicts many positions ahead, all at once
 Rewindable      its state can forget the last tokens that it has read
 Guesses         knows its likeliest tokens without their probabilities
 Embedder        gives every token of a text a vector
+└── Layered     ... and one of each of its layers
+Cloze           predicts hidden tokens from those around them
+Infills         writes what belongs in the gaps of its source
+Prepares        computes beforehand what it will need of its sources
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+import numpy.typing as npt
 from torch import Tensor
 
+from chainrule.data.counting import Progress
 from chainrule.types import Sequences, State
 
 
@@ -96,3 +102,36 @@ class Embedder(ABC):
     @abstractmethod
     def embed(self, texts: Sequences) -> Tensor:
         """(B, T, D), where values past the lengths mean nothing."""
+
+
+class Layered(Embedder):
+    """An embedder of several layers, each of which gives a vector: the lower ones of words, the upper ones of uses."""
+
+    @abstractmethod
+    def layers(self, texts: Sequences) -> Tensor:
+        """(L + 1, B, T, D), from the token's own embedding to the last layer."""
+
+
+class Cloze(ABC):
+    """A model that predicts tokens of a text from those before and after them."""
+
+    @abstractmethod
+    def predict(self, texts: Sequences, hidden: Tensor) -> Tensor:
+        """(N, V) logits at the positions where `hidden` (B, T) is true, row by row; what stands there is not read."""
+
+
+class Infills(ABC):
+    """A model whose source is a text with gaps, and whose target is what belongs in them: see `data.spans`."""
+
+    @property
+    @abstractmethod
+    def sentinels(self) -> range:
+        """The ids that stand for gaps, the first gap first."""
+
+
+class Prepares(ABC):
+    """A model that reads its sources by a part that is frozen: what that gives is computed once, before training."""
+
+    @abstractmethod
+    def prepare(self, sources: Iterable[Sequence[int] | npt.NDArray[Any]], progress: Progress | None = None) -> None:
+        """Of all sources that training and validation will read."""

@@ -13,7 +13,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.errors import ConfigError, RunError
 from chainrule.features import Pretrained
 from chainrule.models.base import Advance, NeuralModel, readable, shift_right
 from chainrule.models.capabilities import Branched, Foresight, Plans
@@ -82,7 +81,12 @@ class HybridModel(Branched, Plans, NeuralModel):
         self.tokens = tokens
         self.pretrained: Pretrained | None = None
         if config.features is not None:
-            self.pretrained = _opened(config, source_vocabulary)
+            self.pretrained = Pretrained.meant(
+                config.features,
+                vocabulary=source_vocabulary,
+                fine_tune=config.fine_tune,
+                fingerprint=config.features_fingerprint,
+            )
             self.config = config.model_copy(update={"features_fingerprint": self.pretrained.fingerprint})
             self.narrow = nn.Linear(self.pretrained.width, width)
         else:
@@ -148,24 +152,6 @@ class HybridModel(Branched, Plans, NeuralModel):
         width = self.config.width
         written, drafted, shares = hidden.tensor_split([width, 2 * width], dim=-1)
         return written, drafted, shares
-
-
-def _opened(config: HybridSettings, vocabulary: int) -> Pretrained:
-    """The pretrained model that the settings name, which must be the one that they mean."""
-    assert config.features is not None
-    opened = Pretrained.open(config.features, fine_tune=config.fine_tune)
-    if opened.pieces != vocabulary:
-        raise ConfigError(
-            f"what is to be read has a vocabulary of {vocabulary} tokens, and the model in {config.features!r} one of "
-            f"{opened.pieces}; it reads its own pieces, so give it the tokenizer huggingface:{config.features}"
-        )
-    known = config.features_fingerprint
-    if known is not None and known != opened.fingerprint and not config.fine_tune:
-        raise RunError(
-            f"the pretrained model in {config.features!r} is not the one that this model was trained with; put that "
-            "one back"
-        )
-    return opened
 
 
 class HybridConfig(HybridSettings, EmbeddingConfig):

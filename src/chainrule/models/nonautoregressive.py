@@ -47,6 +47,7 @@ from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerCo
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.ctc import Lattice, spelt
 from chainrule.nn.linear import inward
+from chainrule.nn.masking import first
 from chainrule.nn.tokens import PairTable
 from chainrule.types import Batch, Sequences, map_state
 
@@ -390,12 +391,3 @@ OUTPUTS: dict[str, type[Slots] | type[Masks]] = {"ctc": Slots, "masked": Masks}
 def _up_to(lengths: Tensor, width: int) -> Tensor:
     """(B, K), true where a position is real."""
     return torch.arange(width, device=lengths.device) < lengths[:, None]
-
-
-def first(order: Tensor, among: Tensor, count: Tensor) -> Tensor:
-    """(B, K), true for the `count` positions of each row that come first in the order, among those that may."""
-    places = order.masked_fill(~among, torch.inf).argsort(dim=1, stable=True)
-    ranks = torch.empty_like(places).scatter_(
-        1, places, torch.arange(order.shape[1], device=order.device).expand_as(places)
-    )
-    return (ranks < count[:, None]) & among

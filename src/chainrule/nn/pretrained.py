@@ -3,15 +3,16 @@
     BERT     x⁰ = norm(E[s] + p + e_A)     h = norm(x + Attention(x))     x' = norm(h + MLP(h))     m = xᴸ
     GPT-2    x⁰ = E[s] + p                 h = x + Attention(norm(x))     x' = h + MLP(norm(h))     m = norm(xᴸ)
 
-with learned positions p. In BERT (Devlin et al., 2019) every token sees every other, and e_A says that there is one
-text only; in GPT-2 (Radford et al., 2019) a token sees itself and those before it. There is no readout and no cache:
-`models.gpt` has both for GPT-2. Shape letters: B rows, S tokens, N = B·S, D width, H heads.
+with learned positions p. In BERT (Devlin et al., 2019) every token sees every other, and e_A says that this is the
+first text of a pair, or the only one; in GPT-2 (Radford et al., 2019) a token sees itself and those before it. There is
+no readout and no cache: `models.bert` has the one for BERT, `models.gpt` both for GPT-2. Shape letters: B rows, S
+tokens, N = B·S, D width, H heads.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -49,6 +50,8 @@ class Shape:
     inner: int  # width of the MLP's hidden layer
     activation: str  # one of ACTIVATIONS
     epsilon: float  # in the norms
+    texts: int = 1  # kinds of text that a BERT tells apart: the first and the second of a pair
+    dropout: float = 0.0  # of a BERT that is being trained
 
 
 class Reader(nn.Module, ABC):
@@ -72,15 +75,23 @@ class Reader(nn.Module, ABC):
 class Bert(Reader):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.first_text = nn.Parameter(torch.empty(shape.width))  # e_A
+        self.texts = nn.Parameter(torch.empty(shape.texts, shape.width))  # e_A, and e_B where there is one
         self.blocks = nn.ModuleList(BertBlock(shape) for _ in range(shape.layers))
+        self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        embedded = self.norm(self._embedded(ids) + self.first_text)
-        x, attend = embedded.flatten(0, 1), WholeAttention(padding_bias(lengths, ids.shape[1], embedded.dtype))
+        *_, last = self.layers(ids, lengths)
+        return last
+
+    def layers(self, ids: Tensor, lengths: Tensor) -> Iterator[Tensor]:
+        """x⁰ to xᴸ, (B, S, D) each."""
+        embedded = self.dropout(self.norm(self._embedded(ids) + self.texts[0]))
+        yield embedded
+        rate = self.dropout.p if self.training else 0.0
+        x, attend = embedded.flatten(0, 1), WholeAttention(padding_bias(lengths, ids.shape[1], embedded.dtype), rate)
         for block in self.blocks:
             x = block(x, len(ids), attend)
-        return cast(Tensor, x).view_as(embedded)
+            yield x.view_as(embedded)
 
 
 class GPT2(Reader):
@@ -122,9 +133,13 @@ class Block(nn.Module):
 class BertBlock(Block):
     """Norms after the sums."""
 
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.dropout = nn.Dropout(shape.dropout)
+
     def forward(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
-        x = self.attention_norm(x + self.attention(x, rows, attend))
-        return cast(Tensor, self.mlp_norm(x + self.mlp(x)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, rows, attend)))
+        return cast(Tensor, self.mlp_norm(x + self.dropout(self.mlp(x))))
 
 
 class GPT2Block(Block):

@@ -144,8 +144,9 @@ def accumulated_pieces_are_the_big_batch(build: Build) -> None:
         if not isinstance(model, NeuralModel):
             raise NotApplicable("the model is not trained by gradients")
         model.eval()  # dropout would draw other masks for other pieces
-        ids = torch.randint(model.vocabulary, (5, 8), generator=torch.Generator().manual_seed(4))
-        batch = Batch(Sequences(ids, torch.tensor([8, 3, 5, 1, 8])), random_source(model, rows=5))
+        length = min(8, model.context or 8)
+        ids = torch.randint(model.vocabulary, (5, length), generator=torch.Generator().manual_seed(4))
+        batch = Batch(Sequences(ids, torch.tensor([8, 3, 5, 1, 8]).clamp(max=length)), random_source(model, rows=5))
         WholeSequences(model, Likelihood(), pieces=pieces).gradient(batch)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     require_close(gradients[1], gradients[0], "a batch in pieces has another gradient than the batch at once")
@@ -182,12 +183,14 @@ def _trainer(model: AutoregressiveModel, folder: RunFolder, steps: int) -> Train
     corpus = Corpus.of_tokens(tokens, vocabulary=model.vocabulary)
     learner: WholeSequences | CarriedSegments
     feed: Windows | Lanes | Sourced
+    length = min(8, model.context or 8)
     if isinstance(model, Conditional):
-        learner, feed = WholeSequences(model, Likelihood()), Sourced(model, Windows(corpus, rows=3, length=8, seed=0))
+        windows = Windows(corpus, rows=3, length=length, seed=0)
+        learner, feed = WholeSequences(model, Likelihood()), Sourced(model, windows)
     elif model.context is None:
         learner, feed = CarriedSegments(model, Likelihood()), Lanes(corpus, rows=3, length=8, seed=0)
     else:
-        learner, feed = WholeSequences(model, Likelihood()), Windows(corpus, rows=3, length=8, seed=0)
+        learner, feed = WholeSequences(model, Likelihood()), Windows(corpus, rows=3, length=length, seed=0)
     return short_run(model, learner, feed, folder, steps)
 
 

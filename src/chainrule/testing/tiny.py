@@ -19,6 +19,9 @@ SOURCE_VOCABULARY = 6  # of models that have a source; another number, so that t
 _TRANSFORMER = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "context": 16}
 _FAT = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "key_width": 3, "reach": 2, "context": 16}
 _HYBRID = {"layers": 1, "width": 6}
+_PIXELS = {"layers": 3, "width": 6, "first_kernel": 3}
+_CLASSIFIER = {"embedding": 5, "heads": 2, "attention_width": 3, "hidden": 4}
+_TAGGER = {"width": 6, "embedding": 3, "characters": 4, "spelling": 5, "kernel": 3, "tag_width": 3}
 
 TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ngram": {"": {"order": 3}},
@@ -58,6 +61,7 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "concatenated": {**_TRANSFORMER, "positions": "concatenated"},
         "shared": {**_TRANSFORMER, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
     },
+    "t5": {"": {**_TRANSFORMER, "sentinels": 2, "source_vocabulary": VOCABULARY}},
     "autoregressive_transformer": {
         "": {"layers": 2, "width": 6, "attention_width": 5},
         "tied": {"layers": 1, "width": 6, "attention_width": 5, "tied": True},
@@ -74,11 +78,33 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "short plan": {**_HYBRID, "growth": 0.5, "slack": 1},
         "shared": {**_HYBRID, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
     },
+    "classifier": {
+        "words": _CLASSIFIER,
+        "attentive_conv": {**_CLASSIFIER, "encoder": "attentive_conv", "embedding": 8, "encoder_context": 16},
+    },
+    "tagger": {
+        "first order": {**_TAGGER, "words": 3},
+        "recurrent": {**_TAGGER, "order": "recurrent", "layers": 2},
+    },
+    "reader": {
+        "words": {"embedding": 5, "width": 6, "distances": 2},
+        "attentive_conv": {"encoder": "attentive_conv", "embedding": 8, "width": 6, "encoder_context": 16},
+    },
     "hybrid_language": {
         "gated": {**_HYBRID, "chunk": 4},
         "learned": {**_HYBRID, "gate": "learned", "layers": 2, "chunk": 1},
         "fixed": {**_HYBRID, "gate": "fixed", "gamma": 0.7, "chunk": 5, "tied": False},
     },
+    "neighbours": {
+        "grey": {"shape": (1, 4, 4), "neighbours": 4},
+        "coloured": {"shape": (3, 3, 2), "neighbours": 2},
+    },
+    "pixelcnn": {
+        "grey": {**_PIXELS, "shape": (1, 4, 4)},
+        "coloured": {**_PIXELS, "shape": (3, 3, 2)},
+        "wide": {**_PIXELS, "shape": (1, 2, 8), "kernel": 5},
+    },
+    "labelled_pixelcnn": {"": {**_PIXELS, "shape": (1, 5, 3)}},
 }
 """family -> variant -> settings; a variant is a choice that changes the equations."""
 

@@ -76,6 +76,15 @@ class HuggingFace(Tokenizer):
         """How the library calls EOS."""
         return str(self._library.id_to_token(self._eos))
 
+    def id_of(self, name: str) -> int | None:
+        """The id of a token by its name in the library, special ones among them."""
+        return self._library.token_to_id(name)
+
+    @property
+    def special(self) -> list[int]:
+        """The ids that stand for no text."""
+        return [index for index, added in self._library.get_added_tokens_decoder().items() if added.special]
+
     @property
     def unknown(self) -> int | None:
         model = self.description["model"]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from chainrule.errors import TokenizerError
 from chainrule.tokenizers.base import REPLACEMENT, Ids, Texts, Tokenizer, parse_size, require_text
 
 UNKNOWN = "<unk>"  # corpora such as the Penn Treebank write unknown words like this
@@ -30,13 +31,16 @@ class Words(Tokenizer):
 
     @classmethod
     def train(cls, argument: str | None, texts: Texts) -> Self:
-        size = None if argument is None else parse_size(cls.kind, argument, least=3)
+        size, least = _limits(argument)
         require_text(cls.kind, texts)
         counts: Counter[str] = Counter()
         for text in texts():
             counts.update(_WORD.findall(text))
         del counts[UNKNOWN]
-        return cls(by_frequency(counts, None if size is None else size - 2))
+        frequent = Counter({word: count for word, count in counts.items() if count >= least})
+        if counts and not frequent:
+            raise TokenizerError(f"no word of the text stands there {least} times; lower min, or give more text")
+        return cls(by_frequency(frequent, None if size is None else size - 2))
 
     @property
     def vocabulary(self) -> int:
@@ -74,6 +78,20 @@ class Words(Tokenizer):
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         return cls(data["words"])
+
+
+def _limits(argument: str | None) -> tuple[int | None, int]:
+    """The size of a vocabulary and the count that a word needs, of 10000, min=5 or 10000,min=5."""
+    size, least = None, 1
+    for part in [] if argument is None else argument.split(","):
+        name, equals, value = part.partition("=")
+        if not equals:
+            size = parse_size(Words.kind, part, least=3)
+        elif name == "min" and value.isascii() and value.isdigit() and int(value) >= 1:
+            least = int(value)
+        else:
+            raise TokenizerError(f"tokenizer 'words:{argument}': {part!r} is no limit; try words:30000,min=5")
+    return size, least
 
 
 def by_frequency(counts: Counter[str], limit: int | None = None) -> list[str]:

@@ -1,7 +1,7 @@
 """The run folder: what training leaves behind, and all that is needed to go on.
 
     config.toml          the settings, complete: enough to repeat the run
-    tokenizer.json       the vocabulary
+    tokenizer.json       the vocabulary; runs of images have none, their levels are in the config
     source_tokenizer.json, cleaning.json    of translation: the source's vocabulary; which pairs were left out, and why
     model.safetensors    the best weights so far, by validation (their running mean where one is kept)
     metrics.jsonl        a line per logged step and per validation
@@ -62,11 +62,14 @@ class RunFolder:
         if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
             raise RunError(f"{str(self.path)!r} exists and is not a run; choose a new or empty folder")
 
-    def lay_out(self, config: RunConfig, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None) -> None:
+    def lay_out(
+        self, config: RunConfig, tokenizer: Tokenizer | None = None, source_tokenizer: Tokenizer | None = None
+    ) -> None:
         """Write what stands before the first step. The config comes last: with it the folder is a run."""
         with self.explained():
             self.path.mkdir(parents=True, exist_ok=True)
-            tokenizer.save(self.path / "tokenizer.json")
+            if tokenizer is not None:
+                tokenizer.save(self.path / "tokenizer.json")
             if source_tokenizer is not None:
                 source_tokenizer.save(self.path / "source_tokenizer.json")
             write_whole(self.path / "config.toml", write_toml(config))

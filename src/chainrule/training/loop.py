@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chainrule.config import TrainConfig
 from chainrule.data.batching import Feed, Position
-from chainrule.errors import RunError, TrainingError
+from chainrule.errors import ConfigError, RunError, TrainingError
 from chainrule.models.base import Trainable
 from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
 from chainrule.training.learner import Learner, Loss
@@ -65,7 +65,7 @@ class Outcome:
     step: int
     tokens: int
     seconds: float
-    best: float  # nats/token on the validation data used while training
+    best: float  # nats/token on the validation data used while training, or minus what else the best was chosen by
     best_step: int
 
 
@@ -81,7 +81,8 @@ class Trainer:
     recorder: Recorder
     reporter: Reporter
     validate: Callable[[], float]  # nats/token of the model as it is now
-    bytes_per_token: float
+    bytes_per_token: float | None  # none where losses say nothing about bytes
+    unit: str = "byte"  # what stands for a byte in figures: of images it is a "dim", a channel of a pixel
     measure: Callable[[], Record] = dict  # more figures of the model as it is now
     at: Counters = field(default_factory=Counters)
 
@@ -131,15 +132,8 @@ class Trainer:
         return self.budget.progress(Spent(steps=at.step, tokens=at.tokens, epochs=epochs, minutes=at.seconds / 60))
 
     def _step(self) -> None:
-        set_rate(self.optimizers, rate(self.config, self.progress()))
         self.model.train()
-        loss = self.learner.gradient(self.feed.batch(self.at.position))
-        norm = self._clip()
-        if not math.isfinite(loss.total) or not math.isfinite(norm):
-            raise TrainingError(self._not_finite(loss))
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        loss = self.learn(self.feed.batch(self.at.position), rate(self.config, self.progress()))
         if self.mean is not None:
             self.mean.update(self.model)
         following = self.feed.next(self.at.position)
@@ -148,6 +142,18 @@ class Trainer:
         self.at.tokens += loss.tokens
         self.at.loss_total += loss.total
         self.at.loss_tokens += loss.tokens
+
+    def learn(self, batch: Any, share: float) -> Loss:
+        """Change the model by one batch, at a share of the peak learning rate."""
+        set_rate(self.optimizers, share)
+        loss = self.learner.gradient(batch)
+        norm = self._clip()
+        if not math.isfinite(loss.total) or not math.isfinite(norm):
+            raise TrainingError(self._not_finite(loss))
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return loss
 
     def _clip(self) -> float:
         limit = self.config.clip or math.inf
@@ -201,8 +207,8 @@ class Trainer:
         elapsed = time.monotonic() - self.logged
         loss = at.loss_total / at.loss_tokens
         record: Record = {"step": at.step, "tokens": at.tokens, "seconds": round(at.seconds, 3), "loss": loss}
-        if self.learner.measures_surprisal:
-            record["bits_per_byte"] = loss / math.log(2) / self.bytes_per_token
+        if self.learner.measures_surprisal and self.bytes_per_token is not None:
+            record[f"bits_per_{self.unit}"] = loss / math.log(2) / self.bytes_per_token
         return record | {
             "tokens_per_second": at.loss_tokens / elapsed if elapsed > 0 else 0.0,
             "rate": rate(self.config, progress),
@@ -214,14 +220,15 @@ class Trainer:
         if self.recent is not None:
             self.recent.keep(self.model)
         value, mean = min(self._looks(), key=lambda look: look[0])
-        better = value < self.at.best or self.at.best == math.inf
         with _standing_in(mean, self.model):
             figures = {**self.learner.figures(self.feed.batch(self.at.position)), **self.measure()}
+            badness = self._badness(value, figures)
+            better = badness < self.at.best or self.at.best == math.inf
             if better:
                 self.folder.write_weights(self.model)
         self.at.validated = self.at.step
         if better:
-            self.at.best, self.at.best_step, self.at.stale = value, self.at.step, 0
+            self.at.best, self.at.best_step, self.at.stale = badness, self.at.step, 0
         else:
             self.at.stale += 1
         record: Record = {
@@ -229,9 +236,10 @@ class Trainer:
             "tokens": self.at.tokens,
             "seconds": round(self.at.seconds, 3),
             "valid_nats_per_token": min(value, LARGEST),
-            "valid_bits_per_byte": min(value, LARGEST) / math.log(2) / self.bytes_per_token,
             **figures,
         }
+        if self.bytes_per_token is not None:
+            record[f"valid_bits_per_{self.unit}"] = min(value, LARGEST) / math.log(2) / self.bytes_per_token
         if self.recent is not None:
             record["averaged"] = len(self.recent.kept) if mean is self.recent else 1
         self.recorder.write(record)
@@ -239,6 +247,16 @@ class Trainer:
         took = time.monotonic() - began
         self.at.validation_seconds += took
         self.logged += took  # tokens/s is the speed of training alone
+
+    def _badness(self, nats: float, figures: Record) -> float:
+        """What the best weights have least of."""
+        if self.config.best_by == "loss":
+            return nats
+        if f"valid_{self.config.best_by}" not in figures:
+            raise ConfigError(
+                f"train.best_by is {self.config.best_by!r}, which validation does not measure here; set best_by=loss"
+            )
+        return -float(figures[f"valid_{self.config.best_by}"])
 
     def _looks(self) -> Iterator[tuple[float, WeightMean | None]]:
         """Nats/token with the weights or their running mean, and with the mean of those at recent validations."""

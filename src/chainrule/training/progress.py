@@ -87,10 +87,13 @@ def figures(record: Record) -> str:
     parts = []
     if "loss" in record:
         parts.append(f"loss {record['loss']:.3f}")
-    if "bits_per_byte" in record:
-        parts.append(f"{record['bits_per_byte']:.3f} bits/byte")
+    for unit in ("byte", "dim"):
+        if f"bits_per_{unit}" in record:
+            parts.append(f"{record[f'bits_per_{unit}']:.3f} bits/{unit}")
     if "valid_nats_per_token" in record:
         parts.append(f"valid {record['valid_nats_per_token']:.3f}")
+    if "valid_accuracy" in record:
+        parts.append(f"accuracy {record['valid_accuracy']:.4f}")
     if "valid_bleu" in record:
         parts.append(f"BLEU {record['valid_bleu']:.1f}, chrF {record['valid_chrf']:.1f}")
     if "log_normaliser" in record:

@@ -1,0 +1,77 @@
+"""`chainrule draw`: what does a model of images imagine?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_drawer, output
+
+FRAMES = {".gif": 64, ".png": 12}  # stages of a growing image, by the form of the file
+
+
+def draw(
+    run: RunPath,
+    out: Annotated[Path, typer.Option(help="The picture: a grid of the images, .png.", show_default=False)],
+    num: Annotated[int, typer.Option(min=1, help="How many images.")] = 16,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Their class, of a model that knows classes; by default one after the other.", show_default=False
+        ),
+    ] = None,
+    complete: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE|N",
+            help="Give the upper part of an image file, or of validation image N, and draw the rest.",
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[float, typer.Option(help="With --complete: the share of rows that is given.")] = 0.5,
+    grow: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also how the first image grows pixel by pixel: a .gif, or a .png strip.", show_default=False
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Below 1 plays safe, above 1 dares more.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Image i is drawn with seed + i.")] = 0,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Draw images from nothing, given a class, or given the upper half of an image. Three examples:
+
+        chainrule draw runs/digits --out grid.png
+
+        chainrule draw runs/labelled --label 3 --out threes.png
+
+        chainrule draw runs/digits --complete 0 --out halves.png --grow growing.gif
+
+    With --complete the first image of the grid is the one that is completed, as it was.
+    """
+    opened = open_drawer(run, device=device, threads=threads, checkpoint=checkpoint)
+    import numpy as np
+    from rich.progress import track
+
+    from chainrule.data.pictures import grid, unfinished, write_growing, write_png
+
+    example = None if complete is None else opened.example(complete)
+    drawing = opened.drawing(num, label=label, complete=example, keep=keep, seed=seed, temperature=temperature)
+    first = next(drawing)
+    steps = opened.form.size - first.known
+    count = 0 if grow is None else min(steps + 1, FRAMES.get(grow.suffix, 2))  # any other suffix is refused in the end
+    chosen = {round(place * steps / max(1, count - 1)) for place in range(count)}
+    frames = [unfinished(opened.visible(first.levels[0]), first.known)] if count else []
+    for step, stage in enumerate(track(drawing, "drawing", total=steps, console=errors, transient=True), start=1):
+        if step in chosen:
+            frames.append(unfinished(opened.visible(stage.levels[0]), stage.known))
+    images = stage.levels if example is None else np.concatenate([example[None], stage.levels])
+    write_png(out, grid(opened.visible(images)))
+    output.print(f"[green]{out}[/green]  {len(images)} images", highlight=False, soft_wrap=True)
+    if grow is not None:
+        write_growing(grow, frames)
+        output.print(f"[green]{grow}[/green]  an image in {len(frames)} stages", highlight=False, soft_wrap=True)

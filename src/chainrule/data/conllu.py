@@ -1,0 +1,156 @@
+"""Sentences whose words have a tag each: CoNLL-U, and plain columns with a blank line between sentences.
+
+CoNLL-U (universaldependencies.org/format.html) has ten columns by tab. Its syntactic words are what is tagged: the
+surface form of several of them (`1-2  don't`) and words that are not in the text (`8.1`) have no tag of their own and
+are passed over. Other files have a word first and, unless `data.tag_column` says otherwise, its tag last.
+
+A sentence reaches a model as characters, each word closed by a line end, so that a model sees how a word is written
+that it has never met.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from chainrule.config import DataConfig
+from chainrule.data.examples import PreparedExamples, in_order, label_ids, paired, split_examples, unknown_label
+from chainrule.data.pair_files import read_every_line
+from chainrule.data.parallel import PairedCorpus
+from chainrule.data.source import Normalisation, normalisation_of
+from chainrule.data.text import find_files, form_of
+from chainrule.errors import ConfigError, DataError, nearest
+from chainrule.tokenizers import Tokenizer, train_tokenizer
+
+COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+FORM = COLUMNS.index("FORM")
+WORD_ID, OTHER_ID = re.compile(r"\d+"), re.compile(r"\d+-\d+|\d+\.\d+")
+END_OF_WORD = "\n"
+
+
+class Tagged(NamedTuple):
+    """A sentence."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    where: str  # its first line, and of which file
+
+
+class _Word(NamedTuple):
+    word: str
+    tag: str
+    where: str
+
+
+def read_tagged(spec: str, config: DataConfig) -> list[Tagged]:
+    """Every sentence of a file, of a folder or of all files that match a pattern."""
+    found: list[Tagged] = []
+    for path in find_files(spec)[0]:
+        found += _sentences(path, config)
+    if not found:
+        raise DataError(f"{spec!r} holds no sentences; give CoNLL-U, or lines of a word and its tag")
+    return found
+
+
+def _sentences(path: Path, config: DataConfig) -> Iterator[Tagged]:
+    normalise = normalisation_of(config)
+    held: list[_Word] = []
+    for one in [*_words(path, config), None]:
+        if one is not None:
+            held.append(one)
+        elif held:
+            words = tuple(written(word.word, normalise) for word in held)
+            yield Tagged(words, tuple(word.tag for word in held), held[0].where)
+            held = []
+
+
+def written(word: str, normalise: Normalisation) -> str:
+    """A word as it is encoded: with no line end, which would make two of it."""
+    return " ".join(normalise(word).split("\n"))
+
+
+def _words(path: Path, config: DataConfig) -> Iterator[_Word | None]:
+    """Every word with its tag; None where a sentence ends."""
+    column: int | None = None
+    universal = form_of(path) == ".conllu"
+    for number, line in enumerate(read_every_line(path), start=1):
+        where = f"line {number:,} of {str(path)!r}"
+        line = line.rstrip("\r")
+        if not line.strip():
+            yield None
+            continue
+        if universal and line.startswith("#"):
+            continue
+        cells = line.split("\t") if "\t" in line else line.split()
+        if column is None:
+            universal = universal or (len(cells) == len(COLUMNS) and WORD_ID.fullmatch(cells[0]) is not None)
+            column = _tag_column(config.tag_column, len(cells), where, universal=universal)
+        if universal and not _is_word(cells, where):
+            continue
+        word = cells[FORM if universal else 0]
+        tag = cells[column].strip() if column < len(cells) else ""
+        if not tag or (universal and tag == "_"):
+            name = COLUMNS[column] if universal else f"column {column + 1}"
+            raise DataError(f"{where}: the word {word!r} has no tag in {name}; tag it, or set data.tag_column")
+        yield _Word(word, tag, where)
+
+
+def _is_word(cells: Sequence[str], where: str) -> bool:
+    """Whether a line of CoNLL-U is a word, and not what several words or none are written as."""
+    if len(cells) != len(COLUMNS):
+        raise DataError(f"{where} has {len(cells)} columns where CoNLL-U has {len(COLUMNS)}, by tab; mend the line")
+    if OTHER_ID.fullmatch(cells[0]):
+        return False
+    if not WORD_ID.fullmatch(cells[0]):
+        raise DataError(f"{where} begins with {cells[0]!r:.40}, which is no number of a word; mend the line")
+    return True
+
+
+def _tag_column(wanted: str | None, count: int, where: str, *, universal: bool) -> int:
+    if universal:
+        if wanted is not None and wanted.isdecimal() and 1 <= int(wanted) <= len(COLUMNS):
+            return int(wanted) - 1
+        if (wanted or "UPOS") not in COLUMNS:
+            raise ConfigError(f"data.tag_column is {wanted!r}; {nearest(str(wanted), COLUMNS)}")
+        return COLUMNS.index(wanted or "UPOS")
+    if count < 2:
+        raise DataError(f"{where} has a word and no tag; give a word and its tag on every line, separated by a tab")
+    if wanted is None:
+        return count - 1
+    if not (wanted.isdecimal() and 2 <= int(wanted) <= count):
+        raise ConfigError(f"data.tag_column is {wanted!r}, and {where} has the columns 2 to {count}; give its number")
+    return int(wanted) - 1
+
+
+def prepare_tagged(
+    config: DataConfig, tokenizer_spec: str, *, tokenizer: Tokenizer | None = None, labels: Sequence[str] = ()
+) -> PreparedExamples:
+    """Read all splits, find the tags and the characters of the training data, unless they are given; encode."""
+    examples, names, warnings = split_examples(config, lambda spec: read_tagged(spec, config))
+    train = examples["training"]
+    tags = tuple(labels) or in_order({tag for one in train for tag in one.tags})
+    if tokenizer is None:
+        if tokenizer_spec != "chars":
+            raise ConfigError(f"a tagger reads characters, and the tokenizer is {tokenizer_spec!r}; leave it out")
+        tokenizer = train_tokenizer("chars", lambda: (spelled(one.words) for one in train))
+    encoded = {split: encode_tagged(found, tokenizer, tags) for split, found in examples.items()}
+    return PreparedExamples(tokenizer, tags, encoded.pop("training"), encoded, names, warnings)
+
+
+def encode_tagged(sentences: Sequence[Tagged], tokenizer: Tokenizer, tags: Sequence[str]) -> PairedCorpus:
+    """Sentences as sources, their tags as targets."""
+    ids = label_ids(tags)
+    for one in sentences:
+        for tag in one.tags:
+            if tag not in ids:
+                raise unknown_label(f"the sentence at {one.where}", tag, tags, "tag")
+    targets = [[ids[tag] for tag in one.tags] for one in sentences]
+    sources = [tokenizer.encode(spelled(one.words)) for one in sentences]
+    return paired(sources, targets, tokenizer.vocabulary, len(tags))
+
+
+def spelled(words: Sequence[str]) -> str:
+    """A sentence as it is encoded."""
+    return "".join(word + END_OF_WORD for word in words)

@@ -1,0 +1,176 @@
+"""Images as sequences: row by row, from left to right, at each pixel channel by channel.
+
+The levels of brightness are the vocabulary. All images of a run have one size, so their sequences have one length and
+need no EOS. A label is a source of one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chainrule.config import DataConfig, ImageForm
+from chainrule.data.corpus import Corpus, shared_origins, token_type
+from chainrule.data.image_files import BYTES, Images, Pixels, beside, read_images
+from chainrule.errors import DataError, nearest
+
+Report = Callable[[str, int, int], None]
+"""Called with the stage, what is done, and the total."""
+
+
+@dataclass(frozen=True)
+class ImageCorpus:
+    """Images as tokens, and their labels where there are some; a channel of a pixel counts as a byte."""
+
+    target: Corpus
+    labels: Corpus | None
+
+    def __len__(self) -> int:
+        assert self.target.offsets is not None
+        return len(self.target.offsets) - 1
+
+
+class PreparedImages(NamedTuple):
+    """All that training and its measurements read."""
+
+    config: DataConfig  # the settings with all that was found out
+    form: ImageForm
+    train: ImageCorpus
+    valid: ImageCorpus
+    test: ImageCorpus | None
+    warnings: tuple[str, ...]
+
+
+def prepare_images(config: DataConfig, progress: Report | None = None) -> PreparedImages:
+    """Read the images of all splits.
+
+    Validation and test images are those that the settings name, or those in the same file, or cut from the training
+    images: test images from the end, validation images from where `valid_at` says. Images of a run that goes on are
+    of the form that `config.image` says.
+    """
+
+    def read(stage: str, spec: str) -> Images:
+        return read_images(spec, config.shape, None if progress is None else partial(progress, stage))
+
+    train = read("training images", config.train)
+    form = config.image or form_of(train, config.levels)
+    valid = config.valid or beside(config.train, "valid")
+    test = config.test or (beside(config.train, "test") if config.test_fraction is None else None)
+    config = config.model_copy(update={"valid": valid, "test": test, "unit": "documents", "image": form})
+    given = {name: spec for name, spec in (("validation", valid), ("test", test)) if spec is not None}
+    warnings = [
+        warning
+        for name, spec in given.items()
+        for warning in shared_origins(frozenset({config.train}), frozenset({spec}), name)
+    ]
+    parts = {name: read(f"{name} images", spec) for name, spec in given.items()}
+    train, cut = cut_off(train, config)
+    encoded = {name: encode(images, form, given.get(name, config.train)) for name, images in {**parts, **cut}.items()}
+    return PreparedImages(
+        config,
+        form,
+        encode(train, form, config.train),
+        encoded["validation"],
+        encoded.get("test"),
+        tuple(warnings),
+    )
+
+
+def form_of(images: Images, levels: int | None) -> ImageForm:
+    """What these images are, with as many levels as are asked for, or else as they have."""
+    height, width, channels = images.form
+    largest = int(images.pixels.max())
+    # A number from the upper half of a byte means that all of it is in use; others may be few levels, such as 0 and 1.
+    depth = images.depth or (BYTES if BYTES // 2 <= largest < BYTES else max(2, largest + 1))
+    if levels is not None and levels > depth:
+        raise DataError(f"data.levels is {levels}, and the images have {depth} levels; ask for at most so many")
+    assert channels in (1, 3)
+    return ImageForm(
+        channels=channels,
+        height=height,
+        width=width,
+        depth=depth,
+        levels=levels or depth,
+        classes=images.classes,
+    )
+
+
+def cut_off(images: Images, config: DataConfig) -> tuple[Images, dict[str, Images]]:
+    """The images that are left for training, and the splits that must be cut from them."""
+    begin, end = 0, len(images.pixels)
+    cut: dict[str, Images] = {}
+    shares: dict[str, float] = {}
+    if config.test is None and config.test_fraction is not None:
+        shares["test"] = config.test_fraction
+    if config.valid is None:
+        shares["validation"] = config.valid_fraction
+    for name, share in shares.items():
+        size = round((end - begin) * share)
+        if not 0 < size < end - begin:
+            raise DataError(
+                f"{config.train!r} has {end - begin} images: too few to cut off {share:g} for {name}; give {name} data"
+            )
+        if name == "validation" and config.valid_at == "start":
+            cut[name], begin = images.part(begin, begin + size), begin + size
+        else:
+            cut[name], end = images.part(end - size, end), end - size
+    return images.part(begin, end), cut
+
+
+def encode(images: Images, form: ImageForm, name: str) -> ImageCorpus:
+    """Images of a known form as tokens."""
+    levels = in_levels(images, form, name)
+    rows = levels.reshape(len(levels), -1)
+    target = replace(Corpus.of_rows(list(rows), form.levels), words=len(rows), closed=False)
+    labels = None
+    if form.classes and images.labels is not None:
+        known = _known_classes(images, form, name)
+        labels = replace(Corpus.of_rows(list(known[:, None]), len(form.classes)), closed=False)
+    return ImageCorpus(target, labels)
+
+
+def in_levels(images: Images, form: ImageForm, name: str) -> Pixels:
+    """(N, H, W, C) of the levels that a model knows: brightnesses in equal parts, two of them being a threshold."""
+    pixels = images.pixels
+    if images.form == (form.height, form.width, 1) and form.channels == 3:
+        pixels = np.broadcast_to(pixels, (*pixels.shape[:3], 3))
+    if pixels.shape[1:] != (form.height, form.width, form.channels):
+        raise DataError(
+            f"{name!r} has images of {_said(images.form)}, and the model knows images of "
+            f"{_said((form.height, form.width, form.channels))}; bring them to that size"
+        )
+    depth = images.depth or form.depth
+    if pixels.max() >= depth:
+        raise DataError(
+            f"{name!r} holds the brightness {pixels.max()}, and those of the training images end at {depth - 1}; "
+            "scale it alike"
+        )
+    kind = token_type(form.levels)
+    return pixels if depth == form.levels else (pixels.astype(np.uint32) * form.levels // depth).astype(kind)
+
+
+def brightness(levels: Pixels, form: ImageForm) -> npt.NDArray[np.uint8]:
+    """The way back, for looking at: black is the lowest level, white the highest."""
+    shades: npt.NDArray[np.uint8] = np.rint(levels * (255 / (form.levels - 1))).astype(np.uint8)
+    return shades
+
+
+def _known_classes(images: Images, form: ImageForm, name: str) -> npt.NDArray[np.int64]:
+    """(N,) labels by the numbers that the classes have in training."""
+    assert images.labels is not None
+    numbers = []
+    for one in images.classes:
+        if one not in form.classes:
+            raise DataError(f"{name!r} has the class {one!r}, which training has not; {nearest(one, form.classes)}")
+        numbers.append(form.classes.index(one))
+    return np.array(numbers, dtype=np.int64)[images.labels]
+
+
+def _said(form: tuple[int, ...]) -> str:
+    height, width, channels = form
+    return f"{width}×{height} pixels in {'grey' if channels == 1 else 'colour'}"

@@ -1,0 +1,143 @@
+"""Texts with gaps, and what was cut out of them: the corruption that T5 learns to undo (Raffel et al., 2020).
+
+    text      Thank you for inviting me to your party last week
+    source    Thank you <0> me to your party <1> week EOS
+    target    <0> for inviting <1> last EOS
+
+Each span that is cut out leaves a sentinel behind, and stands in the target after the same sentinel; EOS closes both.
+Spans never touch, so that each gap is one span; unlike in the paper, the first and the last token of a text may be in
+one. Which tokens go follows from a key alone, so that a run resumes with the corruption that it would have had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from chainrule.data.batching import Feed, Position
+from chainrule.data.permutation import draw, numbers
+from chainrule.errors import DataError
+from chainrule.types import Batch, Sequences
+
+Ids = npt.NDArray[np.int64]
+
+
+class Pair(NamedTuple):
+    """A text with gaps, and what belongs in them."""
+
+    source: Ids
+    target: Ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corruption:
+    """How texts are corrupted."""
+
+    sentinels: range  # ids of the gaps, the first gap first
+    eos: int
+    share: float = 0.15  # of the tokens that are cut out
+    mean: float = 3.0  # tokens in a span
+
+    def counts(self, length: int) -> tuple[int, int]:
+        """Tokens to cut out of a text of so many, and spans to cut them out in; both are 0 for an empty text."""
+        cut = min(length, max(1, round(self.share * length)))
+        spans = max(1, round(cut / self.mean)) if cut else 0
+        return cut, min(spans, len(self.sentinels), length - cut + 1)
+
+    def spans(self, length: int, key: int) -> list[slice]:
+        """The spans that a key chooses in a text of so many tokens, from left to right."""
+        cut, count = self.counts(length)
+        if not count:
+            return []
+        inside = _parts(cut, count, key)
+        outside = _parts(length - cut + 2, count + 1, ~key)  # the first and the last part have one token too many
+        starts = np.cumsum(outside[:-1]) - 1 + np.cumsum(inside) - inside
+        return [slice(start, start + size) for start, size in zip(starts.tolist(), inside.tolist(), strict=True)]
+
+    def corrupt(self, text: npt.ArrayLike, key: int) -> Pair:
+        """Cut spans out of a text; an EOS at its end is left there."""
+        ids = np.asarray(text, dtype=np.int64)
+        if len(ids) and ids[-1] == self.eos:
+            ids = ids[:-1]
+        spans = self.spans(len(ids), key)
+        kept = [ids[begin:end] for begin, end in _between(spans, len(ids))]
+        return Pair(self.source(kept), self.target([ids[span] for span in spans]))
+
+    def source(self, parts: Sequence[npt.ArrayLike]) -> Ids:
+        """Parts of a text with a gap between each and the next."""
+        if len(parts) - 1 > len(self.sentinels):
+            raise DataError(
+                f"the text has {len(parts) - 1} gaps and the model knows {len(self.sentinels)}; leave fewer, "
+                "or train with a larger model.sentinels"
+            )
+        gaps = ([sentinel] for sentinel in self.sentinels)
+        pieces = [piece for part, gap in zip(parts[:-1], gaps, strict=False) for piece in (part, gap)]
+        return _joined([*pieces, parts[-1], [self.eos]])
+
+    def target(self, spans: Sequence[npt.ArrayLike]) -> Ids:
+        """What belongs in the gaps, each span after its sentinel."""
+        pieces = [piece for sentinel, span in zip(self.sentinels, spans, strict=False) for piece in ([sentinel], span)]
+        return _joined([*pieces, [self.eos]])
+
+    def restore(self, pair: Pair) -> Ids:
+        """The text that was corrupted."""
+        parts, spans = self._cut_up(pair.source), self.spans_of(pair)
+        pieces = [piece for part, span in zip(parts, [*spans, []], strict=True) for piece in (part, span)]
+        return _joined(pieces)
+
+    def spans_of(self, pair: Pair) -> list[Ids]:
+        """What was cut out."""
+        return self._cut_up(pair.target)[1:]
+
+    def _cut_up(self, ids: Ids) -> list[Ids]:
+        """What stands between sentinels, without EOS."""
+        ids = ids[:-1] if len(ids) and ids[-1] == self.eos else ids
+        places = np.flatnonzero((ids >= self.sentinels.start) & (ids < self.sentinels.stop))
+        edges = zip([0, *(places + 1)], [*places, len(ids)], strict=True)
+        return [ids[begin:end] for begin, end in edges]
+
+
+def _parts(total: int, count: int, key: int) -> Ids:
+    """A random way to write `total` as a sum of `count` numbers, all at least 1; every way is as likely."""
+    cuts = np.sort(numbers(total - 1, key).argsort()[: count - 1]) + 1
+    return np.diff(np.concatenate([[0], cuts, [total]]))
+
+
+def _between(spans: Sequence[slice], length: int) -> Iterator[tuple[int, int]]:
+    """Where the parts that are kept begin and end."""
+    return zip([0, *(span.stop for span in spans)], [*(span.start for span in spans), length], strict=True)
+
+
+def _joined(pieces: Sequence[npt.ArrayLike]) -> Ids:
+    return np.concatenate([np.asarray(piece, dtype=np.int64) for piece in pieces]).astype(np.int64)
+
+
+@final
+class Corrupted(Feed[Batch]):
+    """The texts of another feed, each with its gaps as the source and what belongs in them as the target."""
+
+    def __init__(self, texts: Feed[Batch], corruption: Corruption, seed: int, rank: int = 0, world: int = 1) -> None:
+        super().__init__(seed, rank, world)
+        self.texts = texts  # of a single process: which rows are whose is decided here
+        self.corruption = corruption
+
+    def batches_per_epoch(self, epoch: int) -> int:
+        return self.texts.batches_per_epoch(epoch)
+
+    def tokens(self, position: Position) -> int:
+        rows = self.texts.batch(position).target
+        return sum(len(self._pair(rows, position, row).target) for row in range(len(rows.ids)))
+
+    def batch(self, position: Position) -> Batch:
+        rows = self.texts.batch(position).target
+        pairs = [self._pair(rows, position, row) for row in self._share(len(rows.ids)).tolist()]
+        return Batch(Sequences.pack([pair.target for pair in pairs]), Sequences.pack([pair.source for pair in pairs]))
+
+    def _pair(self, rows: Sequences, position: Position, row: int) -> Pair:
+        text = rows.ids[row, : int(rows.lengths[row])]
+        key = draw(self.seed, position.epoch, f"spans of row {row} in batch {position.index}")
+        return self.corruption.corrupt(text.numpy(), key)

@@ -1,0 +1,263 @@
+"""Questions about long texts, with the stretch of the text that answers each: SQuAD's form of JSON.
+
+    {"data": [{"paragraphs": [{"context": …, "qas": [{"question": …, "id": …, "answers": [{"text": …,
+    "answer_start": …}]}]}]}]}        (Rajpurkar et al., 2016; with "is_impossible", 2018)
+
+A context may be longer than a model can read, so it is cut into overlapping passages. A passage answers a question if
+the whole answer lies in it; one that does not is an example of the answer "not here". A token belongs to a word, and a
+word has a place in the context, so every span of tokens is a stretch of the text.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chainrule.config import DataConfig
+from chainrule.data.compression import open_bytes
+from chainrule.data.examples import paired, split_examples
+from chainrule.data.parallel import PairedCorpus
+from chainrule.data.text import find_files
+from chainrule.errors import DataError
+from chainrule.tokenizers import Tokenizer, train_tokenizer
+
+WORD = re.compile(r"\w+|[^\w\s]")
+NOT_HERE = (0, 0)  # the target where a passage holds no answer
+
+
+class Answer(NamedTuple):
+    """A stretch of a context."""
+
+    text: str
+    start: int
+
+
+class Question(NamedTuple):
+    """A question, what it is about, and every answer that counts as right; none where there is none."""
+
+    question: str
+    context: str
+    answers: tuple[Answer, ...]
+    name: str  # the id in the file
+
+
+def read_squad(spec: str) -> list[Question]:
+    """Every question of a file, of a folder or of all files that match a pattern."""
+    found: list[Question] = []
+    for path in find_files(spec)[0]:
+        found += _questions(_read_json(path), repr(str(path)))
+    if not found:
+        raise DataError(f"{spec!r} holds no questions; give JSON in the form of SQuAD")
+    return found
+
+
+def _read_json(path: Path) -> Any:
+    with open_bytes(path) as file:
+        raw = file.read()
+    where = repr(str(path))
+    try:
+        return json.loads(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise DataError(f"line {line:,} of {where} is not UTF-8 text: {error.reason}; convert the file") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"line {error.lineno:,} of {where} is not valid JSON: {error.msg}; mend the file") from None
+    except RecursionError:
+        raise DataError(f"{where} is not valid JSON: it is nested too deeply; mend the file") from None
+
+
+def _questions(content: Any, where: str) -> Iterator[Question]:
+    for article, entry in enumerate(_list(content, "data", where)):
+        for number, paragraph in enumerate(_list(entry, "paragraphs", f"article {article + 1} of {where}")):
+            here = f"paragraph {number + 1} of article {article + 1} of {where}"
+            context = _text(paragraph, "context", here)
+            for asked in _list(paragraph, "qas", here):
+                name = str(asked.get("id", "")) if isinstance(asked, dict) else ""
+                label = f"question {name!r} in {here}"
+                question = _text(asked, "question", label)
+                given = [] if asked.get("is_impossible") else _list(asked, "answers", label)
+                answers = tuple(_answer(one, context, label) for one in given)
+                yield Question(question.strip(), context, answers, name)
+
+
+def _answer(given: Any, context: str, where: str) -> Answer:
+    text, start = _text(given, "text", where), given.get("answer_start")
+    if not isinstance(start, int):
+        raise DataError(f"{where} has an answer without its place; add answer_start, in characters of the context")
+    if context[start : start + len(text)] != text:
+        raise DataError(
+            f"{where} has the answer {text!r:.40}, and at its place {start:,} the context says "
+            f"{context[max(0, start) : start + len(text)]!r:.40}; correct answer_start"
+        )
+    bare = text.strip()
+    return Answer(bare, start + text.index(bare)) if bare else Answer(text, start)
+
+
+def _list(entry: Any, name: str, where: str) -> list[Any]:
+    found = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(found, list):
+        raise DataError(f"{where} has no list {name!r}; give JSON in the form of SQuAD")
+    return found
+
+
+def _text(entry: Any, name: str, where: str) -> str:
+    found = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(found, str):
+        raise DataError(f"{where} has no text {name!r}; give JSON in the form of SQuAD")
+    return found
+
+
+class Token(NamedTuple):
+    """A token and the stretch of the text that its word is."""
+
+    id: int
+    begin: int
+    end: int
+
+
+class Passage(NamedTuple):
+    """A part of a context."""
+
+    context: str
+    tokens: tuple[Token, ...]
+
+    def place(self, answer: Answer) -> tuple[int, int] | None:
+        """The target that stands for an answer, first and last token counted from 1; None unless all of it is here."""
+        end = answer.start + len(answer.text)
+        inside = [
+            number for number, token in enumerate(self.tokens, 1) if token.end > answer.start and token.begin < end
+        ]
+        if not inside or self.tokens[0].begin > answer.start or self.tokens[-1].end < end:
+            return None
+        return inside[0], inside[-1]
+
+    def text(self, target: tuple[int, int]) -> str:
+        """The stretch that a target stands for."""
+        first, last = target
+        return self.context[self.tokens[first - 1].begin : self.tokens[last - 1].end]
+
+
+class Cutter:
+    """Cuts texts into tokens that know their place, and contexts into passages."""
+
+    def __init__(self, tokenizer: Tokenizer, *, length: int, stride: int) -> None:
+        self.tokenizer, self.length, self.stride = tokenizer, length, stride
+        self._known: dict[str, list[int]] = {}  # the tokens of each word
+        self._passages: dict[str, list[Passage]] = {}
+
+    def tokens(self, text: str) -> list[Token]:
+        """Word by word, so that the place of every token is known; [UNK] stands for a word, too."""
+        found = []
+        for match in WORD.finditer(text):
+            word = match.group()
+            if word not in self._known:
+                self._known[word] = self.tokenizer.encode(word).tolist()
+            found += [Token(token, *match.span()) for token in self._known[word]]
+        return found
+
+    def passages(self, context: str) -> list[Passage]:
+        """Of `length` tokens each, every `stride` tokens, up to the end."""
+        if context not in self._passages:
+            tokens = self.tokens(context)
+            last = max(0, len(tokens) - self.length)
+            starts = [*range(0, last, self.stride), last]
+            self._passages[context] = [Passage(context, tuple(tokens[at : at + self.length])) for at in starts]
+        return self._passages[context]
+
+    def source(self, question: str, passage: Passage) -> list[int]:
+        """What a model reads: the question, EOS, the passage."""
+        asked = [token.id for token in self.tokens(question)]
+        return [*asked, self.tokenizer.eos, *(token.id for token in passage.tokens)]
+
+
+class PreparedQuestions(NamedTuple):
+    """All that training reads, and the questions themselves to measure it by."""
+
+    tokenizer: Tokenizer
+    cutter: Cutter
+    train: PairedCorpus
+    held_out: dict[str, PairedCorpus]
+    questions: dict[str, list[Question]]  # of the held-out splits
+    names: dict[str, str]
+    warnings: tuple[str, ...]
+
+
+def prepare_squad(
+    config: DataConfig, tokenizer_spec: str, *, tokenizer: Tokenizer | None = None, seed: int = 0
+) -> PreparedQuestions:
+    """Read all splits, train the tokenizer on the training contexts, unless it is given, cut and encode.
+
+    Of every question, all passages that answer it are examples, and `data.negatives` others that do not.
+    """
+    examples, names, warnings = split_examples(config, read_squad)
+    if tokenizer is None:
+        train = examples["training"]
+        texts = [text for one in train for text in (one.question, one.context)]
+        tokenizer = train_tokenizer(
+            tokenizer_spec, lambda: (" ".join(WORD.findall(text)) for text in dict.fromkeys(texts))
+        )
+    cutter = Cutter(tokenizer, length=config.passage, stride=config.passage_stride)
+    encoded = {
+        split: encode_questions(questions, cutter, negatives=config.negatives, seed=seed)
+        for split, questions in examples.items()
+    }
+    return PreparedQuestions(
+        tokenizer,
+        cutter,
+        encoded.pop("training"),
+        encoded,
+        {split: questions for split, questions in examples.items() if split != "training"},
+        names,
+        warnings,
+    )
+
+
+def encode_questions(questions: Sequence[Question], cutter: Cutter, *, negatives: int, seed: int) -> PairedCorpus:
+    """Questions with passages as sources, places as targets."""
+    chosen = list(chosen_passages(questions, cutter, negatives=negatives, seed=seed))
+    if not chosen:
+        raise DataError("the questions have no passage to be asked about; give contexts that hold words")
+    sources, targets = zip(*chosen, strict=True)
+    return paired(sources, targets, cutter.tokenizer.vocabulary, cutter.length + 1)
+
+
+def chosen_passages(
+    questions: Sequence[Question], cutter: Cutter, *, negatives: int, seed: int
+) -> Iterator[tuple[list[int], tuple[int, int]]]:
+    """Sources and targets: all passages with the answer, and some without it, drawn by the seed."""
+    chance = random.Random(seed)
+    for one in questions:
+        passages = [passage for passage in cutter.passages(one.context) if passage.tokens]
+        placed = [(passage, _first_place(passage, one.answers)) for passage in passages]
+        answering = [(passage, place) for passage, place in placed if place is not None]
+        others = [passage for passage, place in placed if place is None]
+        for passage, place in answering:
+            yield cutter.source(one.question, passage), place
+        for passage in chance.sample(others, min(negatives, len(others))):
+            yield cutter.source(one.question, passage), NOT_HERE
+
+
+def _first_place(passage: Passage, answers: Sequence[Answer]) -> tuple[int, int] | None:
+    return next((place for answer in answers if (place := passage.place(answer)) is not None), None)
+
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def sentences(text: str) -> list[str]:
+    """A text cut after full stops, exclamation and question marks, and at line ends."""
+    return [part.strip() for part in SENTENCE_END.split(text) if part.strip()]
+
+
+def likeliest_sentence(question: str, context: str) -> str:
+    """The baseline of no model: the first of the sentences that share most words with the question."""
+    asked = {word.lower() for word in WORD.findall(question)}
+
+    def shared(sentence: str) -> int:
+        return len(asked & {word.lower() for word in WORD.findall(sentence)})
+
+    return max(sentences(context) or [""], key=shared)

@@ -1,0 +1,38 @@
+"""How likely a model finds images: the same nats as of any sequence, in the units of images.
+
+With N images of D = H · W · C values each, nats/image = Σ −log P(x) / N and bits/dim = nats/image / (D log 2).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from pydantic import Field
+
+from chainrule.config import ImageForm, Settings
+from chainrule.evaluation.likelihood import Protocol, Score
+
+
+class ImageScore(Settings):
+    """The numbers, and what they rest on."""
+
+    nats_per_image: float
+    bits_per_dim: float = Field(description="bits for each channel of each pixel")
+    nats_per_token: float
+    accuracy: float | None = Field(description="share of values that were the model's first choice")
+    tokens: int
+    images: int
+    protocol: Protocol
+
+    @classmethod
+    def of(cls, score: Score, form: ImageForm) -> Self:
+        return cls(
+            nats_per_image=score.nats_per_token * form.size,
+            bits_per_dim=score.nats_per_token / math.log(2),
+            nats_per_token=score.nats_per_token,
+            accuracy=score.accuracy,
+            tokens=score.tokens,
+            images=score.tokens // form.size,
+            protocol=score.protocol,
+        )

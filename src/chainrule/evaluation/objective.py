@@ -1,0 +1,85 @@
+"""The loss of models that have an objective of their own and no likelihood, on held-out text.
+
+What is random about such a loss, which words are hidden say, is drawn from a fixed seed: a text has the same loss
+whenever it is measured, and losses of one family compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from chainrule.config import Settings
+from chainrule.data.batching import cut_documents
+from chainrule.data.corpus import Corpus
+from chainrule.errors import DataError
+from chainrule.models.base import OwnObjective
+from chainrule.types import Batch, Sequences
+
+TOKENS_AT_ONCE = 4096
+
+
+class ObjectiveProtocol(Settings):
+    """How the text was read."""
+
+    method: str = "own objective"
+    context: int = Field(description="tokens of the stream, or of a document, that were read together at most")
+    stride: int = Field(description="tokens from the start of one such piece to the next one's: all of them")
+    carry_over: bool = False
+    eos: bool = Field(description="whether documents were read with their ends")
+    seed: int = Field(description="of all that is random about the loss")
+    tokens: int | None = Field(None, description="only so many tokens from the start were read; none: all")
+
+
+class ObjectiveScore(Settings):
+    """The loss, and what it rests on."""
+
+    nats_per_token: float = Field(description="the loss that training minimises, per token")
+    tokens: int
+    protocol: ObjectiveProtocol
+
+
+@torch.inference_mode()
+def objective_score(
+    model: OwnObjective,
+    corpus: Corpus,
+    *,
+    length: int,
+    tokens: int | None = None,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> ObjectiveScore:
+    """The loss of a text, or of its first tokens, in pieces of `length`. The model should be in evaluation mode."""
+    limit = min(len(corpus), tokens or len(corpus))
+    total, count = 0.0, 0
+    for number, texts in enumerate(_pieces(corpus, length, limit)):
+        batch = Batch(texts).to(model.device)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed + number)
+            chance = model.chance(batch)
+        total += float(model.loss(batch, chance))
+        count += int(texts.lengths.sum())
+        if progress is not None:
+            progress(min(1.0, count / limit))
+    if not count:
+        raise DataError("there is nothing to score: the text has no tokens; give a longer one")
+    return ObjectiveScore(
+        nats_per_token=total / count,
+        tokens=count,
+        protocol=ObjectiveProtocol(
+            context=length, stride=length, eos=corpus.offsets is not None, seed=seed, tokens=tokens
+        ),
+    )
+
+
+def _pieces(corpus: Corpus, length: int, limit: int) -> Iterator[Sequences]:
+    """The text in pieces, several at once, in their order."""
+    edges = np.array([0, limit]) if corpus.offsets is None else np.asarray(corpus.offsets)
+    starts, lengths = cut_documents(edges, length)
+    rows = max(1, TOKENS_AT_ONCE // length)
+    for begin in range(0, int(np.count_nonzero(starts < limit)), rows):
+        chosen = zip(starts[begin : begin + rows], lengths[begin : begin + rows], strict=True)
+        yield Sequences.pack([corpus.tokens[start : start + size].astype(np.int64) for start, size in chosen])

@@ -1,0 +1,212 @@
+"""BERT folders of Hugging Face transformers: config.json and model.safetensors, in both directions.
+
+What is read here and written there is the same function: the logits of `BertForMaskedLM` for [CLS], x_1, …, x_T, [SEP]
+are those of `BERT`, and so are the hidden vectors. A folder that was saved from `BertModel` has no head that predicts;
+the model read from it can embed texts. Neither direction needs transformers, and no pickle is ever loaded.
+
+Where [CLS], [SEP] and [MASK] are ids past our vocabulary, they are ordinary ids there, and a [PAD] follows them; their
+logits are so low that no softmax sees them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from chainrule.errors import ConfigError, RunError
+from chainrule.features.folders import WEIGHTS, read_config
+from chainrule.features.weights import BERT_BLOCK, MATRICES, Weights, read_pretrained
+from chainrule.files import whole_file, write_whole
+from chainrule.models.bert import BERT, BERTConfig, Special
+from chainrule.nn.pretrained import Bert
+from chainrule.tokenizers.huggingface import HuggingFace
+
+NAMES = ("[CLS]", "[SEP]", "[MASK]")
+PAD = "[PAD]"
+NEVER = -1e4  # a logit that float32 and bfloat16 hold, and whose exponential is 0 in both
+EMBEDDINGS = {
+    "body.words": "bert.embeddings.word_embeddings.weight",
+    "body.positions": "bert.embeddings.position_embeddings.weight",
+    "body.texts": "bert.embeddings.token_type_embeddings.weight",
+}
+NORMS = {
+    "body.norm": "bert.embeddings.LayerNorm",
+    "head.norm": "cls.predictions.transform.LayerNorm",
+}
+TRANSFORM, BIAS = "cls.predictions.transform.dense", "cls.predictions.bias"
+
+
+def write_bert(model: BERT, folder: Path) -> None:
+    """Write a folder that `BertForMaskedLM.from_pretrained` loads, or `BertModel` where there is no head."""
+    weights = {name: tensor.contiguous() for name, tensor in _their_weights(model)}
+    with whole_file(folder / WEIGHTS) as temporary:
+        save_file(weights, temporary, metadata={"format": "pt"})
+    write_whole(folder / "config.json", json.dumps(_their_config(model), indent=2) + "\n")
+
+
+def padding(model: BERT) -> int | None:
+    """The id of the [PAD] that is written behind ids that no text has; None where all ids are the vocabulary's."""
+    table = model.config.shape.vocabulary
+    return table if table > model.vocabulary else None
+
+
+def _their_weights(model: BERT) -> Iterator[tuple[str, Tensor]]:
+    ours = model.state_dict()
+    past = padding(model)
+    for name, theirs in EMBEDDINGS.items():
+        table = ours[name]
+        if name == "body.words" and past is not None:
+            table = torch.cat([table, table.new_zeros(1, table.shape[1])])
+        yield theirs, table
+    for name, theirs in NORMS.items():
+        if f"{name}.weight" in ours:
+            yield from ((f"{theirs}.{kind}", ours[f"{name}.{kind}"]) for kind in ("weight", "bias"))
+    for number in range(model.config.layers):
+        yield from _their_layer(ours, number)
+    if model.head is not None:
+        yield f"{TRANSFORM}.weight", ours["head.transform.weight"].t()
+        yield f"{TRANSFORM}.bias", ours["head.transform.bias"]
+        bias = ours["head.bias"]
+        rows = model.vocabulary if past is None else past + 1
+        yield BIAS, torch.cat([bias, bias.new_full((rows - len(bias),), NEVER)])
+
+
+def _their_layer(ours: dict[str, Tensor], number: int) -> Iterator[tuple[str, Tensor]]:
+    block, theirs = f"body.blocks.{number}", f"bert.encoder.layer.{number}"
+    for kind in ("weight", "bias"):
+        three = ours[f"{block}.query_key_value.{kind}"].chunk(3, dim=-1)
+        for name, part in zip(("query", "key", "value"), three, strict=True):
+            yield f"{theirs}.attention.self.{name}.{kind}", part.t() if kind == "weight" else part
+        for their_part, name in BERT_BLOCK.items():
+            part = ours[f"{block}.{name}.{kind}"]
+            turned = kind == "weight" and name in MATRICES  # stored (out, in) there
+            yield f"{theirs}.{their_part}.{kind}", part.t() if turned else part
+
+
+def _their_config(model: BERT) -> dict[str, Any]:
+    shape, past = model.config.shape, padding(model)
+    return {
+        "architectures": ["BertModel" if model.head is None else "BertForMaskedLM"],
+        "model_type": "bert",
+        "vocab_size": shape.vocabulary if past is None else past + 1,
+        "max_position_embeddings": shape.context,
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.inner,
+        "hidden_act": shape.activation,
+        "layer_norm_eps": shape.epsilon,
+        "type_vocab_size": shape.texts,
+        "hidden_dropout_prob": shape.dropout,
+        "attention_probs_dropout_prob": shape.dropout,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "pad_token_id": past,
+    }
+
+
+def read_bert(folder: Path, tokenizer: HuggingFace) -> BERT:
+    """The model in a folder that `save_pretrained` has written, with the special ids of its tokenizer."""
+    body = read_pretrained(folder)
+    if not isinstance(body, Bert):
+        raise RunError(f"{str(folder)!r} holds no BERT; its config.json says otherwise")
+    weights = Weights(folder, "bert.")
+    head = _our_head(weights) if BIAS in weights.found else {}
+    if head and read_config(folder).get("tie_word_embeddings", True) is not True:
+        raise RunError(f"{str(folder)!r} sets tie_word_embeddings to False; only a BERT with tied ones can be read")
+    config = _our_config(folder, body, _special(folder, tokenizer), head=bool(head))
+    model = BERT(config)
+    ours = {f"body.{name}": tensor for name, tensor in body.state_dict().items()} | head
+    for name, parameter in model.state_dict().items():
+        if ours[name].shape != parameter.shape:
+            shapes = f"{tuple(ours[name].shape)} where config.json implies {tuple(parameter.shape)}"
+            raise RunError(f"the weights in {str(folder)!r} do not fit their config: {name} has the shape {shapes}")
+    model.load_state_dict(ours)
+    return model.eval()
+
+
+def _our_head(weights: Weights) -> dict[str, Tensor]:
+    transform = weights.pair(TRANSFORM, "head.transform")
+    transform["head.transform.weight"] = transform["head.transform.weight"].t()
+    return transform | weights.pair(NORMS["head.norm"], "head.norm") | {"head.bias": weights[BIAS]}
+
+
+def _special(folder: Path, tokenizer: HuggingFace) -> Special:
+    found = [tokenizer.id_of(name) for name in NAMES]
+    if None in found:
+        missing = NAMES[found.index(None)]
+        raise RunError(f"the tokenizer.json in {str(folder)!r} has no {missing}; it is not one of a BERT")
+    return Special(*(place for place in found if place is not None))
+
+
+def _our_config(folder: Path, body: Bert, special: Special, *, head: bool) -> BERTConfig:
+    shape = body.shape
+    try:
+        return BERTConfig.parse(
+            {
+                "vocabulary": shape.vocabulary,
+                "layers": shape.layers,
+                "width": shape.width,
+                "heads": shape.heads,
+                "inner": shape.inner,
+                "context": shape.context - 2,
+                "dropout": read_config(folder).get("hidden_dropout_prob", 0.1),
+                "activation": shape.activation,
+                "epsilon": shape.epsilon,
+                "texts": shape.texts,
+                "head": head,
+                **special._asdict(),
+            }
+        )
+    except ConfigError as error:
+        raise RunError(f"the config.json in {str(folder)!r} cannot be used: {error}") from None
+
+
+def bert_tokenizer(model: BERT, description: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The content of tokenizer.json and tokenizer_config.json: a text becomes [CLS], its tokens, [SEP]."""
+    names = dict(zip(NAMES, model.special, strict=True))
+    if (past := padding(model)) is not None:
+        names[PAD] = past
+        description = description | {
+            "added_tokens": [*description["added_tokens"], *map(_added, names.values(), names)],
+            "post_processor": _framing(names),
+        }
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.config.shape.context,
+        "cls_token": NAMES[0],
+        "sep_token": NAMES[1],
+        "mask_token": NAMES[2],
+        "pad_token": PAD,
+    }
+    return description, settings
+
+
+def _added(index: int, name: str) -> dict[str, Any]:
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": index, "content": name, **plain}
+
+
+def _framing(ids: dict[str, int]) -> dict[str, Any]:
+    """[CLS] A [SEP], and for two texts [CLS] A [SEP] B [SEP]."""
+
+    def special(name: str, kind: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": name, "type_id": kind}}
+
+    def text(name: str, kind: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    start, end = NAMES[:2]
+    single = [special(start, 0), text("A", 0), special(end, 0)]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, text("B", 1), special(end, 1)],
+        "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (start, end)},
+    }

@@ -1,0 +1,110 @@
+"""What is short and said of a text: what the materials of labels, tags and answers have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NoReturn
+
+from chainrule.config import DataConfig, RunConfig, Settings
+from chainrule.data.batching import Pairs
+from chainrule.data.corpus import Tokens
+from chainrule.data.parallel import PairedCorpus
+from chainrule.errors import ConfigError
+from chainrule.material.base import HeldOut, Lessons, Material
+from chainrule.models.base import Trainable
+from chainrule.models.capabilities import Prepares
+from chainrule.models.conditional import Conditional
+from chainrule.models.encoders import EmbedderVectors
+from chainrule.runs import Run
+from chainrule.tokenizers import Tokenizer
+from chainrule.tokenizers.huggingface import HuggingFace
+from chainrule.training.checkpoint import RunFolder
+from chainrule.training.learner import WholeSequences
+from chainrule.training.progress import Reporter
+
+
+class ExampleMaterial(Material):
+    """Targets to predict from texts. `tokenizer` is that of the texts."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        train: PairedCorpus,
+        held_out: Mapping[str, PairedCorpus],
+        names: Mapping[str, str],
+        warnings: tuple[str, ...],
+    ) -> None:
+        self.tokenizer, self.train, self.splits, self.warnings = tokenizer, train, dict(held_out), warnings
+        self.corpus = train.target
+        self.held_out = {split: HeldOut(pairs.target, pairs.source, names[split]) for split, pairs in held_out.items()}
+        self.watched = self.held_out["validation"]
+
+    @property
+    def bytes_per_token(self) -> None:
+        """A label is no text."""
+        return
+
+    def settings(self, config: DataConfig) -> DataConfig:
+        return config.model_copy(update={"unit": "documents"})
+
+    def lessons(self, model: Trainable, config: RunConfig, reporter: Reporter) -> Lessons:
+        assert isinstance(model, Conditional)
+        take_encoder(model, config)
+        if isinstance(model, Prepares):
+            model.prepare(self._sources(model.source_context), partial(reporter.preparing, "features of the texts"))
+        feed = Pairs(self.train, config.train.batch_tokens, config.seed, longest=(model.source_context, model.context))
+        if feed.left_out:
+            reporter.note(
+                f"{feed.left_out:,} of {self.train.pairs:,} training examples have more tokens than the model can read "
+                "and are left out"
+            )
+        return Lessons(feed, WholeSequences)
+
+    def _sources(self, limit: int | None) -> Iterable[Tokens]:
+        """All texts that training and validation will read."""
+        texts = chain(self.train.source.documents(), *(pairs.source.documents() for pairs in self.splits.values()))
+        return (text[:limit] for text in texts)
+
+    @abstractmethod
+    def compare(self, run: Run, split: str, progress: Callable[[float], None]) -> Settings:
+        """The score of a run on a split."""
+
+    def score(self, run: Run, reporter: Reporter) -> None:
+        for split, pairs in self.splits.items():
+            reporter.begin(f"scoring the {split} data")
+            try:
+                result = self.compare(run, split, lambda share: reporter.update(share, {}))
+            finally:
+                reporter.end()
+            run.keep_score(result, pairs.target, self.held_out[split].name, split=split)
+
+    def turned(self) -> NoReturn:
+        raise ConfigError("labels, tags and answers are not read from their end; leave out the direction")
+
+
+def encoder_tokenizer(config: RunConfig) -> Tokenizer | None:
+    """The tokenizer that comes with the encoder; none where the encoder is learned here."""
+    if (folder := config.model.get("features")) is not None:
+        return HuggingFace.read(Path(folder) / "tokenizer.json")
+    if (run := config.model.get("encoder_run")) is not None:
+        return RunFolder(Path(run)).tokenizer()
+    return None
+
+
+def embedder_settings(config: RunConfig) -> dict[str, Any]:
+    """What the settings of a model say of the run that reads for it."""
+    if (run := config.model.get("encoder_run")) is None:
+        return {}
+    stored = RunFolder(Path(run)).config()
+    return {"embedder": {"family": stored.family, **stored.model}}
+
+
+def take_encoder(model: Trainable, config: RunConfig) -> None:
+    """Give a new model the weights of the run that reads for it."""
+    for part in model.children():
+        if isinstance(part, EmbedderVectors):
+            RunFolder(Path(config.model["encoder_run"])).read_weights(part.model)

@@ -1,0 +1,47 @@
+"""Questions, passages and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from chainrule.config import RunConfig
+from chainrule.data.squad import PreparedQuestions, prepare_squad
+from chainrule.evaluation.reading import ReadingScore
+from chainrule.material.examples import ExampleMaterial, embedder_settings, encoder_tokenizer
+from chainrule.models.base import Trainable
+from chainrule.runs import ReadingRun, Run
+from chainrule.training.checkpoint import RunFolder
+from chainrule.training.progress import Record
+
+
+@final
+class ReadingMaterial(ExampleMaterial):
+    """Spans to predict from questions and passages."""
+
+    def __init__(self, prepared: PreparedQuestions, config: RunConfig) -> None:
+        super().__init__(prepared.tokenizer, prepared.train, prepared.held_out, prepared.names, prepared.warnings)
+        self.questions, self._places = prepared.questions, config.data.passage
+        self._embedder = embedder_settings(config)
+
+    @classmethod
+    def open(cls, config: RunConfig, stored: RunFolder | None) -> ReadingMaterial:
+        """Read the data; a run that goes on has its vocabulary already."""
+        known = encoder_tokenizer(config) if stored is None else stored.tokenizer()
+        return cls(prepare_squad(config.data, config.tokenizer, tokenizer=known, seed=config.seed), config)
+
+    @property
+    def vocabularies(self) -> dict[str, Any]:
+        return {
+            "vocabulary": self._places + 1,
+            "source_vocabulary": self.tokenizer.vocabulary,
+            "separator": self.tokenizer.eos,
+            **self._embedder,
+        }
+
+    def measure(self, model: Trainable, config: RunConfig) -> Callable[[], Record]:
+        return dict
+
+    def compare(self, run: Run, split: str, progress: Callable[[float], None]) -> ReadingScore:
+        assert isinstance(run, ReadingRun)
+        return run.compare(self.questions[split], self.splits[split], progress=progress)

@@ -1,0 +1,118 @@
+"""Classifiers: the label of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from chainrule.data.counting import Progress
+from chainrule.features.stored import Row
+from chainrule.models.base import Advance, Table, TabledReadout
+from chainrule.models.capabilities import Prepares
+from chainrule.models.conditional import Conditional, HasAttention
+from chainrule.models.encoders import EncoderConfig, build_encoder, completed
+from chainrule.nn.pooling import AttentionPooling
+from chainrule.types import Batch, Sequences, State
+
+
+class ClassifierConfig(EncoderConfig):
+    """Settings of the classifier."""
+
+    labels: tuple[str, ...] = Field((), description="what the ids stand for; taken from the data")
+    heads: int = Field(4, ge=1, description="means of the text's vectors that the attention makes")
+    attention_width: int = Field(64, ge=1, description="width of the layer that decides where it looks")
+    hidden: int = Field(128, ge=1, description="width of the layer between those means and the labels")
+
+    @model_validator(mode="after")
+    def _every_label_is_named(self) -> Self:
+        if self.labels and len(self.labels) != self.vocabulary:
+            raise ValueError(f"{len(self.labels)} labels are named and vocabulary is {self.vocabulary}; leave one out")
+        return self
+
+
+class ClassifierState(NamedTuple):
+    text: Tensor  # (B, D) all that is known of it
+    positions: Tensor  # (B,) tokens read so far, BOS among them
+
+
+class Classifier(Conditional, Prepares, HasAttention, TabledReadout):
+    """P(label | text): an encoder of your choice, attention pooling, an MLP.
+
+    A label is a target of one token, so a classifier is the shortest product that the chain rule makes. With m the
+    encoder's vectors of the text s (see `models.encoders`) and c the pooled ones (see `nn.pooling`),
+
+        h = ReLU(V c + v),    P(y | s) = softmax(W h + b)
+
+    After the notes' model of answers about COVID-19: features of a pretrained BERT, attention, fully connected layers.
+    Nothing ends a label: there is no EOS, and after its one token nothing can be read.
+    """
+
+    Config = ClassifierConfig
+    task = "classification"
+    tokenizer = "words"
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "optimizer": "adamw",
+        "learning_rate": 0.001,
+        "betas": (0.9, 0.999),
+        "weight_decay": 0.01,
+    }
+    config: ClassifierConfig
+
+    def __init__(self, config: ClassifierConfig) -> None:
+        super().__init__(config)
+        self.encoder = build_encoder(config)
+        self.config = config.model_copy(update=completed(config, self.encoder))
+        self.pooling = AttentionPooling(self.encoder.width, config.attention_width, config.heads)
+        self.inner = nn.Linear(config.heads * self.encoder.width, config.hidden)
+        self.readout_weight = nn.Parameter(torch.randn(config.vocabulary, config.hidden) * 0.02)
+        self.readout_bias = nn.Parameter(torch.zeros(config.vocabulary))
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def context(self) -> int:
+        """A label and no more."""
+        return 1
+
+    @property
+    def source_context(self) -> int | None:
+        return self.encoder.context
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.encoder.tables()
+        yield self.readout_weight
+
+    def readout_table(self) -> Table:
+        return Table(self.readout_weight, self.readout_bias)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        length = batch.target.ids.shape[1]
+        self.require_room(length)
+        return self._read(self.require_source(batch.source))[:, None].expand(-1, length, -1)
+
+    def initial(self, source: Sequences | None, batch_size: int) -> ClassifierState:
+        given = self.require_source(source)
+        return ClassifierState(self._read(given), torch.zeros_like(given.lengths))
+
+    def advance(self, tokens: Tensor, state: State) -> Advance:
+        text, positions = cast(ClassifierState, state)
+        count = tokens.shape[1]
+        self.require_room(int(positions.max()) + count)
+        return Advance(text[:, None].expand(-1, count, -1), ClassifierState(text, positions + count))
+
+    def attention_maps(self, batch: Batch) -> Tensor:
+        source = self.require_source(batch.source)
+        weights = self.pooling.weights(self.encoder(source), source.mask).mean(1, keepdim=True)
+        return weights.expand(-1, batch.target.ids.shape[1], -1)
+
+    def prepare(self, sources: Iterable[Row], progress: Progress | None = None) -> None:
+        self.encoder.prepare(sources, progress)
+
+    def _read(self, source: Sequences) -> Tensor:
+        """(B, S) to (B, D)."""
+        pooled = self.pooling(self.dropout(self.encoder(source)), source.mask)
+        return cast(Tensor, self.dropout(F.relu(self.inner(pooled))))

@@ -1,0 +1,247 @@
+"""Encoders: what reads a text for a model that has something to say about it. Any of them serves any such model.
+
+words            a learned vector for each token, whatever stands around it
+attentive_conv   the layers of that family, trained from scratch
+pretrained       a BERT or GPT-2 in a local folder, frozen or fine-tuned
+run              any `Embedder` that was trained here, frozen or fine-tuned
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Self, TypeAlias, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from chainrule.data.counting import Progress
+from chainrule.errors import ConfigError
+from chainrule.features import Pretrained
+from chainrule.features.stored import Row
+from chainrule.models.attentive_conv import AttentiveConv, AttentiveConvConfig
+from chainrule.models.base import Model, Trainable, readable
+from chainrule.models.capabilities import Embedder, Layered
+from chainrule.models.conditional import TranslationConfig
+from chainrule.models.elmo import ScalarMix
+from chainrule.types import Sequences
+
+EncoderName: TypeAlias = Literal["words", "attentive_conv", "pretrained", "run"]
+
+
+class EncoderConfig(TranslationConfig):
+    """What the settings of models that read a text by an encoder have in common."""
+
+    encoder: EncoderName | None = Field(
+        None, description="what reads the text; none: pretrained with `features`, run with `encoder_run`, else words"
+    )
+    embedding: int = Field(128, ge=1, description="width of a token's vector, where the encoder is learned here")
+    encoder_layers: int = Field(2, ge=1, description="blocks of attentive_conv")
+    encoder_heads: int = Field(2, ge=1, description="attention heads of attentive_conv")
+    encoder_context: int = Field(512, ge=2, description="the longest text that attentive_conv can read, in tokens")
+    features: str | None = Field(None, description="pretrained: the folder of a BERT or GPT-2")
+    features_fingerprint: str | None = Field(None, description="which one it was; filled in by training")
+    encoder_run: str | None = Field(None, description="run: the folder of a trained embedder, such as elmo")
+    embedder: dict[str, Any] | None = Field(None, description="run: the settings of that model; filled in by training")
+    fine_tune: bool = Field(False, description="pretrained and run: go on training the encoder")
+    word_dropout: float = Field(0.1, ge=0, lt=1, description="share of tokens that are not seen in a training step")
+    dropout: float = Field(0.3, ge=0, lt=1, description="on the vectors of the text and between the layers after them")
+
+    @property
+    def reads_by(self) -> EncoderName:
+        """The encoder, whether it was named or follows from what was given."""
+        if self.encoder is not None:
+            return self.encoder
+        return "pretrained" if self.features is not None else "run" if self.encoder_run is not None else "words"
+
+    @model_validator(mode="after")
+    def _one_encoder(self) -> Self:
+        for kind, setting in (("pretrained", "features"), ("run", "encoder_run")):
+            if (self.reads_by == kind) != (getattr(self, setting) is not None):
+                raise ValueError(f"encoder={kind} and {setting}=PATH go together, and no other encoder; give both")
+        return self
+
+
+class Encoder(nn.Module, ABC):
+    """From token ids to a vector for each."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """D of the vectors."""
+
+    @property
+    def context(self) -> int | None:
+        """The longest text that can be read; None where there is no limit."""
+        return None
+
+    @abstractmethod
+    def forward(self, texts: Sequences) -> Tensor:
+        """(B, S, D), where values past the lengths mean nothing."""
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        """The parameters with a vector per token."""
+        return iter(())
+
+    def prepare(self, rows: Iterable[Row], progress: Progress | None) -> None:
+        """Compute beforehand what will be asked for again and again; by default there is no such thing."""
+
+
+class WordVectors(Encoder):
+    """m_n = E[s_n]."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(config.source_vocabulary, config.embedding) * 0.1)
+        self.word_dropout = config.word_dropout
+
+    @property
+    def width(self) -> int:
+        return self.table.shape[1]
+
+    def forward(self, texts: Sequences) -> Tensor:
+        vectors = F.embedding(readable(texts), self.table)
+        if not self.training or not self.word_dropout:
+            return vectors
+        return vectors * (torch.rand(texts.ids.shape, device=vectors.device) >= self.word_dropout)[..., None]
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield self.table
+
+
+class Convolved(Encoder):
+    """m_n = what `attentive_conv` knows after reading s_1 … s_n."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.model = AttentiveConv(
+            AttentiveConvConfig(
+                vocabulary=config.source_vocabulary,
+                width=config.embedding,
+                layers=config.encoder_layers,
+                heads=config.encoder_heads,
+                context=config.encoder_context,
+                dropout=config.dropout,
+                tied=True,  # nothing is predicted by it, so there is no use for a table of its own
+            )
+        )
+        self.model.tokens.bias.requires_grad_(False)
+
+    @property
+    def width(self) -> int:
+        return self.model.config.width
+
+    @property
+    def context(self) -> int:
+        return self.model.context - 1
+
+    def forward(self, texts: Sequences) -> Tensor:
+        return self.model.features(texts)
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.model.tables()
+
+
+class PretrainedVectors(Encoder):
+    """m = the last hidden vectors of a BERT or GPT-2 that lies in a folder."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        assert config.features is not None
+        self.model = Pretrained.meant(
+            config.features,
+            vocabulary=config.source_vocabulary,
+            fine_tune=config.fine_tune,
+            fingerprint=config.features_fingerprint,
+        )
+
+    @property
+    def width(self) -> int:
+        return self.model.width
+
+    @property
+    def context(self) -> int:
+        return self.model.context
+
+    def forward(self, texts: Sequences) -> Tensor:
+        return cast(Tensor, self.model(texts))
+
+    def prepare(self, rows: Iterable[Row], progress: Progress | None) -> None:
+        """Frozen vectors are the same in every pass over the data, so they are computed once and kept on disk."""
+        if not self.model.fine_tune:
+            self.model.precompute(rows, progress=progress)
+
+
+class EmbedderVectors(Encoder):
+    """m = the vectors of an `Embedder` that was trained before; its weights are kept with those of the model.
+
+    Of one that has several layers, a mix of them is learned here, γ Σ_l softmax(w)_l mˡ (Peters et al., 2018).
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        if config.embedder is None:
+            raise ConfigError("encoder=run takes its settings from the run; train with chainrule, which fills them in")
+        from chainrule.models import build  # which knows all families, those that have an encoder among them
+
+        settings = dict(config.embedder)
+        model = build(settings.pop("family"), settings)
+        if not isinstance(model, Embedder):
+            raise ConfigError(f"{config.encoder_run!r} is no embedder: it has no vectors of words to give")
+        self.model: Model = model
+        self.fine_tune = config.fine_tune
+        self.mix: ScalarMix | None = None
+        if isinstance(model, Layered):
+            with torch.no_grad():
+                self.mix = ScalarMix(len(model.layers(Sequences.full(torch.zeros(1, 1, dtype=torch.int64)))))
+        if not self.fine_tune:
+            self.model.requires_grad_(False)
+
+    @property
+    def width(self) -> int:
+        return self._embedder.embedding_width
+
+    @property
+    def context(self) -> int | None:
+        return self.model.context
+
+    def forward(self, texts: Sequences) -> Tensor:
+        with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
+            embedder = self._embedder
+            vectors = embedder.layers(texts) if isinstance(embedder, Layered) else embedder.embed(texts)
+        return vectors if self.mix is None else cast(Tensor, self.mix(vectors))
+
+    def train(self, mode: bool = True) -> Self:
+        """A frozen embedder has nothing to learn, so its dropout stays off."""
+        super().train(mode)
+        if not self.fine_tune:
+            self.model.eval()
+        return self
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        if isinstance(self.model, Trainable):
+            yield from self.model.tables()
+
+    @property
+    def _embedder(self) -> Embedder:
+        return cast(Embedder, self.model)
+
+
+ENCODERS: dict[EncoderName, type[WordVectors | Convolved | PretrainedVectors | EmbedderVectors]] = {
+    "words": WordVectors,
+    "attentive_conv": Convolved,
+    "pretrained": PretrainedVectors,
+    "run": EmbedderVectors,
+}
+
+
+def build_encoder(config: EncoderConfig) -> Encoder:
+    """The encoder that the settings name."""
+    return ENCODERS[config.reads_by](config)
+
+
+def completed(config: EncoderConfig, encoder: Encoder) -> dict[str, Any]:
+    """What of the settings is known only once the encoder is there."""
+    return {"features_fingerprint": encoder.model.fingerprint} if isinstance(encoder, PretrainedVectors) else {}

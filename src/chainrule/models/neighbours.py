@@ -1,0 +1,185 @@
+"""Counts of pixels beside their neighbours: the n-gram of images.
+
+The context of a value is not what came just before it in the sequence but what is nearest to it in the image, nearest
+first: left, above, above left, above right, two to the left, …. Paths (x, n₁, n₂, …) of a value and its neighbours are
+counted in a trie; contexts (n₁, …, n_k) are numbered the same way, so that a context without its farthest neighbour is
+its parent. What lies outside the image is a neighbour too: it has the value V.
+
+Shape letters: B images, K values in a chunk, N neighbours, R values back to the farthest of them, V levels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from chainrule.models.backoff import BackedOff, Counts, Table, discounts, find, merge
+from chainrule.models.base import readable
+from chainrule.models.raster import RasterConfig
+from chainrule.types import Batch, Sequences, State, Step
+
+FARTHEST = 6  # rows and columns; within them are far more neighbours than can be counted together
+LARGEST = 1 << 62
+
+
+class NeighboursConfig(RasterConfig):
+    neighbours: int = Field(10, ge=1, le=60, description="pixels that a value is predicted from, the nearest ones")
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """Rows up and columns to the left, nearest first; of equals those in the rows nearer to this one."""
+        aside = min(FARTHEST, self.shape[2] - 1)
+        before = [(up, left) for up in range(FARTHEST + 1) for left in range(-aside, aside + 1) if up > 0 or left > 0]
+        before.sort(key=lambda offset: (math.hypot(*offset), offset[0], -offset[1]))
+        return before[: self.neighbours]
+
+
+class NeighboursState(NamedTuple):
+    history: Tensor  # (B, R) the last values read; V before the first
+    positions: Tensor  # (B,) values read so far
+
+
+class Neighbours(BackedOff):
+    """Counts of pixels beside their nearest neighbours, smoothed by backing off: trained in seconds.
+
+    p(x | n₁ … n_k) = (a − D(a)) / Σ_v a(v n₁ … n_k) + γ(n₁ … n_k) p(x | n₁ … n_{k−1})
+
+    with a the count of x beside these neighbours, D₁, D₂ or D₃ taken off it as in `ngram`, γ the share that this sets
+    free, and the uniform distribution below all: interpolated absolute discounting with the discounts of Chen &
+    Goodman, 1998. (Kneser–Ney's counts of distinct predecessors say nothing where there are only a few levels.) With
+    three channels the context begins with the channel itself and the channels of the same pixel before it; all other
+    neighbours are of the same channel. Only the width of the image matters, so there is no limit to its height.
+    """
+
+    Config = NeighboursConfig
+    task = "image"
+    config: NeighboursConfig
+
+    def __init__(self, config: NeighboursConfig) -> None:
+        self.channels, _, self.width = config.shape
+        own = self.channels if self.channels > 1 else 0  # the channel, and those of the same pixel before it
+        super().__init__(config, order=1 + own + len(config.offsets))
+        self.lags = [(up * self.width + left) * self.channels for up, left in config.offsets]
+        for length in range(1, self.order):
+            self.register_buffer(f"contexts_{length}", torch.empty(0, dtype=torch.int64))
+
+    @property
+    def reach(self) -> int:
+        return max(self.lags)
+
+    # Counting
+
+    def observe(self, target: Sequences, state: State | None = None) -> State:
+        ids, lengths, real = readable(target).cpu(), target.lengths.cpu(), target.mask.cpu()
+        self._require_known(ids)
+        begun = self._initial(len(ids)) if state is None else cast(NeighboursState, state)
+        before = NeighboursState(begun.history.cpu(), begun.positions.cpu())
+        new = paths(ids[real], self._neighbours(ids, before)[:, :-1][real], self.base)
+        self._counts = new if self._counts is None else merge(self._counts, new, self.base)
+        last = lengths[:, None] + torch.arange(self.reach)
+        history = torch.cat([before.history, ids], dim=1).gather(1, last)
+        return NeighboursState(history.to(target.ids.device), (before.positions + lengths).to(target.ids.device))
+
+    def estimate(self) -> None:
+        contexts, tables = interpolated(self._counted(), self.base)
+        for length, keys in enumerate(contexts, start=1):
+            self.register_buffer(f"contexts_{length}", keys.to(self.device))
+        self.set_tables(tables)
+
+    # Prediction
+
+    def logits(self, batch: Batch) -> Tensor:
+        values = readable(batch.target)
+        return self._predict(self._nodes(self._neighbours(values, self._initial(len(values)))[:, :-1]))
+
+    def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
+        self._require_estimate()
+        state = self._initial(batch_size if source is None else source.ids.shape[0])
+        nothing = torch.zeros(len(state.positions), 0, dtype=torch.int64, device=self.device)
+        return Step(self._predict(self._nodes(self._neighbours(nothing, state))), state)
+
+    def extend(self, tokens: Tensor, state: State) -> Step:
+        before = cast(NeighboursState, state)
+        nodes = self._nodes(self._neighbours(tokens, before)[:, 1:])
+        history = torch.cat([before.history, tokens], dim=1)[:, -self.reach :]
+        return Step(self._predict(nodes), NeighboursState(history, before.positions + tokens.shape[1]))
+
+    def _initial(self, rows: int) -> NeighboursState:
+        history = torch.full((rows, self.reach), self.vocabulary, device=self.device)
+        return NeighboursState(history, torch.zeros(rows, dtype=torch.int64, device=self.device))
+
+    def _neighbours(self, values: Tensor, state: NeighboursState) -> Tensor:
+        """(B, K + 1, N): the context of each of the values (B, K) and of the one after them."""
+        length = values.shape[1] + 1
+        known = torch.cat([state.history, values], dim=1)  # (B, R + K)
+        places = state.positions[:, None] + torch.arange(length, device=values.device)  # (B, K + 1)
+        channel, column = places % self.channels, places // self.channels % self.width
+        found = []
+        if self.channels > 1:
+            found.append(channel)
+            found += [self._back(known, lag, length, channel >= lag) for lag in range(1, self.channels)]
+        for lag, (_, left) in zip(self.lags, self.config.offsets, strict=True):
+            inside = (column >= left) & (column - left < self.width)
+            found.append(self._back(known, lag, length, inside))
+        return torch.stack(found, dim=-1)
+
+    def _back(self, known: Tensor, lag: int, length: int, inside: Tensor) -> Tensor:
+        """The value so far back, for each of the last `length` places, or V where that is outside."""
+        first = self.reach - lag
+        return known[:, first : first + length].masked_fill(~inside, self.vocabulary)
+
+    def _nodes(self, neighbours: Tensor) -> Tensor:
+        """(B, K, N) values to nodes: of the nearest, of the nearest two, …; −1 where they were not seen together."""
+        self._require_estimate()
+        nodes = [torch.zeros_like(neighbours[..., 0])]
+        for length, values in enumerate(neighbours.unbind(-1), start=1):
+            nodes.append(find(self.get_buffer(f"contexts_{length}"), nodes[-1], values.contiguous(), self.base))
+        return torch.stack(nodes[1:], dim=-1)
+
+
+def paths(values: Tensor, neighbours: Tensor, base: int) -> Counts:
+    """Count values (M,), each with its nearest neighbour, with its nearest two, …, from neighbours (M, N)."""
+    columns = [values, *neighbours.unbind(1)]
+    amounts = torch.ones_like(values)
+    if base ** len(columns) < LARGEST:  # then a path is a number, and paths of few levels are mostly repetitions
+        codes = values
+        for column in columns[1:]:
+            codes = codes * base + column
+        codes, amounts = torch.unique(codes, return_counts=True)
+        columns = [codes // base**power % base for power in reversed(range(len(columns)))]
+    nodes = columns[0]
+    counts = Counts([torch.arange(base)], [torch.zeros(base, dtype=torch.int64).index_add_(0, nodes, amounts)])
+    for column in columns[1:]:
+        keys, nodes = torch.unique(nodes * base + column, return_inverse=True)
+        counts.keys.append(keys)
+        counts.numbers.append(torch.zeros_like(keys).index_add_(0, nodes, amounts))
+    return counts
+
+
+def interpolated(counts: Counts, base: int) -> tuple[list[Tensor], list[Table]]:
+    """The keys of contexts of 1, 2, … neighbours, and the tables: interpolated absolute discounting, in float64."""
+    tokens = counts.keys[0]  # of every path: the value that it begins with, and its context
+    contexts = torch.zeros_like(tokens)
+    lower = torch.full((base,), 1 / (base - 1), dtype=torch.float64)  # below all it is uniform
+    keys: list[Tensor] = []
+    tables: list[Table] = []
+    for level, (path, numbers) in enumerate(zip(*counts, strict=True)):
+        if level:
+            parents = path // base
+            tokens, lower = tokens[parents], lower[parents]
+            found, contexts = torch.unique(contexts[parents] * base + path % base, return_inverse=True)
+            keys.append(found)
+        taken = torch.tensor((0.0, *discounts(numbers)), dtype=torch.float64)[numbers.clamp(max=3)]
+        total = torch.zeros(len(keys[-1]) if keys else 1, dtype=torch.float64).index_add_(0, contexts, numbers.double())
+        backoff = torch.zeros_like(total).index_add_(0, contexts, taken) / total
+        lower = (numbers - taken) / total[contexts] + backoff[contexts] * lower
+        if tables:
+            tables[-1] = tables[-1]._replace(log_backoffs=backoff.log())
+        events, order = (contexts * base + tokens).sort()
+        tables.append(Table(events, lower[order].log(), torch.empty(0)))
+    tables[0] = tables[0]._replace(log_probs=tables[0].log_probs[: base - 1])
+    return keys, tables

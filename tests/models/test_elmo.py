@@ -1,0 +1,90 @@
+import itertools
+
+import pytest
+import torch
+
+from chainrule.models.elmo import ELMo, ELMoConfig
+from chainrule.types import Batch, Sequences
+
+VOCABULARY, WIDTH = 4, 6
+
+
+def elmo(**settings: object) -> ELMo:
+    torch.manual_seed(0)
+    model = ELMo(ELMoConfig.parse({"vocabulary": VOCABULARY, "layers": 2, "width": WIDTH, **settings}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.4)
+    return model.double().eval()
+
+
+def test_the_forward_vector_never_sees_the_future_and_the_backward_one_never_the_past() -> None:
+    model = elmo()
+    ids = torch.randint(VOCABULARY, (1, 8), generator=torch.Generator().manual_seed(1))
+    plain = model.layers(Sequences.full(ids))[1:]
+    for place in range(8):
+        changed = ids.clone()
+        changed[0, place] = (ids[0, place] + 1) % VOCABULARY
+        found = model.layers(Sequences.full(changed))[1:]
+        forward, backward = (half.abs().sum((0, 1, 3)) for half in (found - plain).split(WIDTH, dim=-1))
+        assert not forward[:place].any()
+        assert forward[place:].all()
+        assert not backward[place + 1 :].any()
+        assert backward[: place + 1].all()
+
+
+def test_both_directions_are_normalised_models_of_texts() -> None:
+    model = elmo()
+    every = torch.tensor(list(itertools.product(range(VOCABULARY), repeat=3)))
+    assert torch.allclose(model.log_probs(Sequences.full(every)).exp().sum(1), torch.ones(2, dtype=torch.float64))
+
+
+def test_the_backward_model_is_a_forward_one_of_the_text_turned_round() -> None:
+    model = elmo()
+    model.backwards.load_state_dict(model.forwards.state_dict())
+    with torch.no_grad():
+        model.tokens.matrix[:, -1] = model.tokens.matrix[:, -2]  # where they start from
+    ids = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(2))
+    lengths = torch.tensor([7, 3, 5])
+    turned = torch.stack(
+        [torch.cat([row[:length].flip(0), row[length:]]) for row, length in zip(ids, lengths, strict=True)]
+    )
+    forward, backward = model.log_probs(Sequences(ids, lengths))
+    assert torch.allclose(model.log_probs(Sequences(turned, lengths)), torch.stack([backward, forward]))
+
+
+def test_the_loss_is_the_mean_of_both_surprisals() -> None:
+    model = elmo()
+    batch = Batch(Sequences(torch.randint(VOCABULARY, (3, 6)), torch.tensor([6, 1, 4])))
+    expected = -float(model.log_probs(batch.target).sum()) / 2
+    assert float(model.loss(batch, model.chance(batch))) == pytest.approx(expected, rel=1e-9)
+
+
+def test_padding_changes_nothing() -> None:
+    model = elmo()
+    ids = torch.randint(VOCABULARY, (1, 4))
+    padded = Sequences(torch.cat([ids, torch.full((1, 3), 99)], 1), torch.tensor([4]))
+    assert torch.allclose(model.embed(padded)[:, :4], model.embed(Sequences.full(ids)))
+    assert torch.allclose(model.log_probs(padded), model.log_probs(Sequences.full(ids)))
+
+
+def test_a_vector_is_a_weighted_mean_of_all_layers_times_a_scale() -> None:
+    model = elmo()
+    texts = Sequences.full(torch.randint(VOCABULARY, (2, 5)))
+    layers = model.layers(texts)
+    assert layers.shape == (3, 2, 5, 2 * WIDTH)
+    assert torch.equal(layers[0, ..., :WIDTH], layers[0, ..., WIDTH:])  # the word's own embedding, twice
+    with torch.no_grad():
+        model.mix.weights.copy_(torch.tensor([0.0, 2.0, 4.0]).log())
+        model.mix.scale.fill_(3.0)
+    assert torch.allclose(model.embed(texts), 3 * (2 * layers[1] + 4 * layers[2]) / 6)
+    model.embed(texts).square().sum().backward()
+    assert model.mix.weights.grad is not None
+    assert model.mix.scale.grad is not None
+
+
+def test_a_new_mix_takes_all_layers_alike() -> None:
+    torch.manual_seed(0)
+    model = ELMo(ELMoConfig(vocabulary=VOCABULARY, width=WIDTH)).eval()
+    texts = Sequences.full(torch.randint(VOCABULARY, (2, 5)))
+    assert torch.allclose(model.embed(texts), model.layers(texts).mean(0), atol=1e-6)

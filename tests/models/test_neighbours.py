@@ -1,0 +1,107 @@
+"""Counts beside neighbours: which neighbours, what probabilities, and that two dimensions are worth something."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from chainrule.models.backoff import FALLBACK_DISCOUNTS
+from chainrule.models.base import CountModel
+from chainrule.models.neighbours import Neighbours, NeighboursConfig
+from chainrule.models.ngram import NGram, NGramConfig
+from chainrule.types import Batch, Sequences
+
+
+def trained(images: torch.Tensor, *, levels: int, shape: tuple[int, int, int], neighbours: int = 3) -> Neighbours:
+    model = Neighbours(NeighboursConfig(vocabulary=levels, shape=shape, neighbours=neighbours))
+    model.observe(Sequences.full(images))
+    model.estimate()
+    return model
+
+
+def nats(model: NGram | Neighbours, images: torch.Tensor) -> float:
+    return -float(model.token_log_probs(Batch(Sequences.full(images))).mean())
+
+
+def test_neighbours_come_nearest_first() -> None:
+    config = NeighboursConfig(vocabulary=2, shape=(1, 9, 9), neighbours=8)
+    left, above, above_left, above_right = (0, 1), (1, 0), (1, 1), (1, -1)
+    assert config.offsets[:4] == [left, above, above_left, above_right]
+    assert config.offsets[4:8] == [(0, 2), (2, 0), (1, 2), (1, -2)]
+
+
+def test_a_narrow_image_has_fewer_neighbours_than_were_asked_for() -> None:
+    assert NeighboursConfig(vocabulary=2, shape=(1, 9, 1), neighbours=3).offsets == [(1, 0), (2, 0), (3, 0)]
+
+
+def by_hand(images: list[list[int]], width: int, levels: int, query: list[int]) -> list[float]:
+    """Interpolated absolute discounting from the left and the upper neighbour, with plain dictionaries."""
+
+    def context(image: list[int], place: int) -> tuple[int, ...]:
+        left = image[place - 1] if place % width else levels
+        above = image[place - width] if place >= width else levels
+        return left, above
+
+    counts = [Counter[tuple[tuple[int, ...], int]]() for _ in range(3)]
+    for image in images:
+        for place, value in enumerate(image):
+            for length in range(3):
+                counts[length][context(image, place)[:length], value] += 1
+    found = []
+    for place, value in enumerate(query):
+        probability = 1 / levels
+        for length in range(3):
+            here = context(query, place)[:length]
+            beside = {x: number for (other, x), number in counts[length].items() if other == here}
+            if not beside:
+                break
+            total = sum(beside.values())
+            taken = {x: FALLBACK_DISCOUNTS[min(number, 3) - 1] for x, number in beside.items()}
+            own = (beside[value] - taken[value]) / total if value in beside else 0.0
+            probability = own + sum(taken.values()) / total * probability
+        found.append(probability)
+    return found
+
+
+def test_probabilities_are_those_of_the_formula() -> None:
+    images = [[0, 1, 1, 0, 1, 1], [0, 0, 1, 2, 1, 1], [2, 1, 1, 0, 1, 0]]
+    query = [0, 1, 2, 0, 1, 1]
+    model = trained(torch.tensor(images), levels=3, shape=(1, 2, 3), neighbours=2)
+    found = model.token_log_probs(Batch(Sequences.full(torch.tensor([query])))).exp()[0]
+    assert found.tolist() == pytest.approx(by_hand(images, 3, 3, query), rel=1e-5)
+
+
+def test_what_repeats_from_row_to_row_is_seen_by_neighbours_and_not_by_an_ngram() -> None:
+    random = torch.Generator().manual_seed(0)
+    stripes = torch.randint(2, (60, 12), generator=random).repeat(1, 6)  # 6 equal rows of 12 pixels
+    beside = trained(stripes[:50], levels=2, shape=(1, 6, 12))
+    along = NGram(NGramConfig(vocabulary=2, order=6))
+    along.observe(Sequences.full(stripes[:50]))
+    along.estimate()
+    assert isinstance(along, CountModel)
+    rows_below = slice(12, None)
+    sure = -beside.token_log_probs(Batch(Sequences.full(stripes[50:])))[:, rows_below].mean()
+    assert float(sure) < 0.05
+    assert nats(along, stripes[50:]) > 0.5
+
+
+def test_the_left_edge_has_no_neighbour_from_the_row_above() -> None:
+    """Columns 0 and 3 are neighbours in the sequence, and not in the image."""
+    random = torch.Generator().manual_seed(0)
+    images = torch.randint(2, (200, 16), generator=random)
+    images[:, 4::4] = 1 - images[:, 3:-1:4]  # the first pixel of a row is the opposite of the last one before it
+    model = trained(images, levels=2, shape=(1, 4, 4), neighbours=1)
+    first = -model.token_log_probs(Batch(Sequences.full(images)))[:, 4::4].mean()
+    assert float(first) > 0.9 * math.log(2)
+
+
+def test_a_channel_learns_from_those_before_it() -> None:
+    random = torch.Generator().manual_seed(0)
+    grey = torch.randint(4, (80, 9, 1), generator=random).expand(-1, -1, 3).flatten(1)  # three equal channels
+    model = trained(grey[:70], levels=4, shape=(3, 3, 3), neighbours=1)
+    surprise = -model.token_log_probs(Batch(Sequences.full(grey[70:]))).view(10, 9, 3).mean((0, 1))
+    assert float(surprise[0]) > 1.2
+    assert float(surprise[1:].max()) < 0.3

@@ -1,0 +1,113 @@
+"""Taggers: words found in characters, words that are known and those that are not, tags that follow from tags."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import chainrule
+from chainrule.nn.spelling import SpelledWords, Words
+from chainrule.runs import TagRun, load
+from chainrule.testing.tiny import tiny_model
+from chainrule.types import Batch, Sequences
+
+SENTENCES = Sequences(
+    torch.tensor([[3, 4, 0, 5, 0, 0], [3, 4, 0, 4, 3, 1], [5, 0, 0, 0, 9, 9]]), torch.tensor([5, 6, 2])
+)
+
+
+def test_words_end_at_separators_and_a_last_one_need_not_be_closed() -> None:
+    words = Words.find(SENTENCES, separator=0)
+    assert words.counts.tolist() == [2, 2, 1]
+    assert words.index.tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 1], [0, 0, 2, 2, 2, 2]]
+    assert words.places[:2].tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 0, 1, 2]]
+
+
+def test_equal_words_have_equal_fingerprints_and_others_do_not() -> None:
+    found = Words.find(SENTENCES, separator=0).fingerprints(SENTENCES, 0)
+    assert found[0, 0] == found[1, 0]  # (3, 4)
+    assert found[0, 1] == found[2, 0]  # (5,)
+    assert len({*found[0].tolist(), *found[1].tolist()}) == 3  # (3, 4), (5,) and (4, 3, 1)
+
+
+def spelled(words: int) -> SpelledWords:
+    torch.manual_seed(0)
+    return SpelledWords(
+        6, separator=0, words=words, embedding=3, characters=4, spelling=5, kernel=3, word_dropout=0.0
+    ).eval()
+
+
+def test_a_known_word_has_a_vector_of_its_own_and_unknown_ones_share_one() -> None:
+    reader = spelled(1)
+    reader.know(Sequences.full(torch.tensor([[3, 4]])))
+    vectors, counts = reader(SENTENCES)
+    assert counts.tolist() == [2, 2, 1]
+    meanings = vectors[..., :3]
+    torch.testing.assert_close(meanings[0, 0], reader.table[1])
+    torch.testing.assert_close(meanings[1, 0], reader.table[1])
+    torch.testing.assert_close(meanings[0, 1], reader.table[0])
+    torch.testing.assert_close(meanings[1, 1], reader.table[0])
+    assert not vectors[2, 1:].any()
+
+
+def test_unknown_words_differ_by_their_spelling() -> None:
+    vectors, _ = spelled(0)(SENTENCES)
+    assert not torch.allclose(vectors[0, 1, 3:], vectors[1, 1, 3:])
+
+
+def test_past_the_last_word_tags_follow_from_tags_alone() -> None:
+    model = tiny_model("tagger")
+    target = Sequences.full(torch.tensor([[1, 2, 3, 4]]))
+    other = Sequences.full(torch.tensor([[2, 1, 0]]))
+    one, two = (model.logits(Batch(target, source)) for source in (other, Sequences.full(torch.tensor([[3, 3, 0]]))))
+    assert not torch.allclose(one[:, 0], two[:, 0])  # the only word
+    torch.testing.assert_close(one[:, 1:], two[:, 1:])
+
+
+def test_the_order_says_what_a_tag_depends_on() -> None:
+    source = Sequences.full(torch.tensor([[1, 0, 2, 0, 3, 0]]))
+    for variant, far in (("first order", False), ("recurrent", True)):
+        model = tiny_model("tagger", variant)
+        assert model.reach == (None if far else 1)
+        one, two = (
+            model.logits(Batch(Sequences.full(torch.tensor([[first, 2, 0]])), source))[:, 2] for first in (0, 1)
+        )
+        assert torch.allclose(one, two) != far
+
+
+@pytest.fixture
+def treebank(tmp_path: Path) -> Path:
+    """Made-up words whose ending decides their tag, but for "that": a determiner before a noun, else a pronoun."""
+    chance = random.Random(0)
+    letters = "bcdfglmnprst"
+
+    def word(ending: str) -> str:
+        return "".join(chance.choices(letters, k=3)) + ending
+
+    lines = []
+    for _ in range(150):
+        for _ in range(chance.randint(1, 3)):
+            lines.append("that\tDET")
+            lines.append(f"{word('o')}\tNOUN")
+            lines.append(f"{word('as')}\tVERB")
+        lines += ["that\tPRON", f"{word('as')}\tVERB", ""]
+    path = tmp_path / "made-up.tsv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("order", [1, "recurrent"])
+def test_tags_of_words_never_met_are_learnt_from_their_spelling(treebank: Path, tmp_path: Path, order: object) -> None:
+    settings = {
+        "model": {"width": 16, "embedding": 4, "characters": 8, "spelling": 16, "order": order, "dropout": 0.1},
+        "train": {"learning_rate": 0.01, "batch_tokens": 400},
+    }
+    run = chainrule.train("tagger", data=str(treebank), out=tmp_path / "run", steps=60, settings=settings, seed=2)
+    assert isinstance(run, TagRun)
+    assert run.info()["validation"]["accuracy"] > 0.98
+    [found] = load(tmp_path / "run", TagRun).tag([["that", "zzzo", "ffras", "that", "bbbas"]])
+    assert found is not None
+    assert found.tags == ("DET", "NOUN", "VERB", "PRON", "VERB")

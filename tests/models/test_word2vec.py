@@ -1,0 +1,220 @@
+"""Word vectors: the loss is what the paper says, the fast steps are its gradient, and like words become neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from chainrule.data.batching import Position
+from chainrule.data.corpus import Corpus
+from chainrule.models.word2vec import END, Lesson, Word2Vec, Word2VecConfig, loss_of
+from chainrule.training.word_steps import learn_by_products
+from chainrule.training.word_vectors import Learn, Stretches, compiled
+from chainrule.types import Batch, Sequences
+
+RATE = 0.1
+SMALL_RATE = 0.002  # at which nothing is held back
+ALGORITHMS = ["skip_gram", "cbow"]
+
+
+def tiny(algorithm: str, *, block: int = 4, vocabulary: int = 12, subsample: float = 0.0) -> Word2Vec:
+    """A model whose vectors are all in use: ids 0 and 1 are an end and the unknown word."""
+    torch.manual_seed(1)
+    model = Word2Vec(
+        Word2VecConfig(
+            vocabulary=vocabulary,
+            width=6,
+            window=2,
+            negatives=3,
+            block=block,
+            algorithm=algorithm,
+            subsample=subsample,
+            unknown=1,
+            ends=(0,),
+        )
+    )
+    model.expect(torch.linspace(0, 2, vocabulary))
+    with torch.no_grad():
+        model.inputs.copy_(torch.randn(vocabulary, 6))
+        model.outputs.copy_(torch.randn(vocabulary, 6))
+    return model
+
+
+def some_lesson(model: Word2Vec, count: int = 30) -> Lesson:
+    random = np.random.default_rng(0)
+    return model.lesson(random.integers(0, model.vocabulary, count), random.random((count, 3)))
+
+
+def slow_loss(model: Word2Vec, lesson: Lesson, only: int | None = None) -> torch.Tensor:
+    """Word by word and pair by pair, from the formula alone."""
+    config, v, u = model.config, model.inputs, model.outputs
+    total = torch.zeros(())
+    for place, word in enumerate(lesson.words):
+        if only not in (None, place):
+            continue
+        near = range(place - int(lesson.left[place]), place + int(lesson.right[place]) + 1)
+        context = [int(lesson.words[other]) for other in near if other != place]
+        begin = place // config.block * config.block
+        noise = lesson.noise[begin : begin + config.block].tolist()
+        if not context:
+            continue
+        if config.algorithm == "cbow":
+            predictions = [(torch.stack([v[other] for other in context]).mean(0), int(word))]
+        else:
+            predictions = [(v[int(word)], other) for other in context]
+        for hidden, right in predictions:
+            total = total - torch.sigmoid(u[right] @ hidden).log()
+            wrong = torch.stack([torch.sigmoid(-u[other] @ hidden).log() for other in noise])
+            total = total - config.negatives * wrong.mean()
+    return total
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_loss_is_that_of_the_formula(algorithm: str) -> None:
+    model = tiny(algorithm)
+    lesson, blocks = some_lesson(model), model.blocks(some_lesson(model))
+    scores = model.hidden(blocks) @ model.outputs[blocks.scored].mT
+    assert len(lesson.words) % model.config.block, "the last block should not be full"
+    assert loss_of(scores, blocks).item() == pytest.approx(slow_loss(model, lesson).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_step_by_products_is_a_step_down_the_gradient(algorithm: str) -> None:
+    model, reference = tiny(algorithm), tiny(algorithm)
+    lesson = some_lesson(model)
+    loss = slow_loss(reference, lesson)
+    loss.backward()
+    assert learn_by_products(model, lesson, SMALL_RATE) == pytest.approx(float(loss.detach()), rel=1e-5)
+    for moved, table in zip(model.tables(), reference.tables(), strict=True):
+        assert table.grad is not None
+        torch.testing.assert_close(moved.detach(), table.detach() - SMALL_RATE * table.grad)
+
+
+def test_a_step_by_products_does_not_throw_a_word_beyond_its_goal() -> None:
+    model = tiny("skip_gram", vocabulary=4)  # two words that meet 2,000 times in one step
+    random = np.random.default_rng(0)
+    lesson = model.lesson(random.integers(2, 4, 400), random.random((400, 3)))
+    losses = [learn_by_products(model, lesson, 0.5) for _ in range(20)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_compiled_step_is_a_step_down_the_gradient_of_each_word_in_turn(algorithm: str) -> None:
+    pytest.importorskip("numba")
+    model, reference = tiny(algorithm), tiny(algorithm)
+    lesson = some_lesson(model)
+    total = 0.0
+    for place in range(len(lesson.words)):
+        loss = slow_loss(reference, lesson, only=place)
+        total += float(loss)
+        if loss.requires_grad:
+            gradients = torch.autograd.grad(loss, list(reference.tables()))
+            with torch.no_grad():
+                for table, gradient in zip(reference.tables(), gradients, strict=True):
+                    table -= RATE * gradient
+    assert compiled(model)(lesson, RATE) == pytest.approx(total, rel=1e-4)
+    for moved, table in zip(model.tables(), reference.tables(), strict=True):
+        torch.testing.assert_close(moved, table, rtol=1e-4, atol=1e-5)
+
+
+def test_threads_share_a_lesson() -> None:
+    pytest.importorskip("numba")
+    model, lesson = tiny("skip_gram"), some_lesson(tiny("skip_gram"))
+    halves = [lesson.part(0, len(lesson.words) // 2), lesson.part(len(lesson.words) // 2, len(lesson.words))]
+    expected = sum(float(slow_loss(model, half)) for half in halves)
+    assert compiled(model, threads=2)(lesson, 0.0) == pytest.approx(expected, rel=1e-4)
+
+
+def test_scores_that_are_large_have_a_true_loss() -> None:
+    pytest.importorskip("numba")
+    model = tiny("skip_gram")
+    with torch.no_grad():
+        model.inputs *= 8
+        model.outputs *= 8
+    lesson = some_lesson(model)
+    assert compiled(model)(lesson, 0.0) == pytest.approx(learn_by_products(model, lesson, 0.0), rel=1e-4)
+
+
+def test_windows_stay_between_ends_and_pass_over_unknown_words() -> None:
+    model = tiny("skip_gram")
+    ids = np.array([5, 1, 6, 0, 7, 8, 9, END, 10])
+    lesson = model.lesson(ids, np.full((9, 3), 0.99))  # everything is kept, every window as large as it can be
+    assert lesson.words.tolist() == [5, 6, 7, 8, 9, 10]
+    assert lesson.left.tolist() == [0, 1, 0, 1, 2, 0]
+    assert lesson.right.tolist() == [1, 0, 2, 1, 0, 0]
+
+
+def test_frequent_words_are_passed_over_as_often_as_the_formula_says() -> None:
+    model = tiny("skip_gram", subsample=0.01)
+    frequency = float(model.get_buffer("frequencies")[11])
+    ids = np.full(20_000, 11)
+    kept = len(model.lesson(ids, np.random.default_rng(0).random((len(ids), 3))).words) / len(ids)
+    assert kept == pytest.approx(math.sqrt(0.01 / frequency) + 0.01 / frequency, abs=0.02)
+
+
+def test_noise_follows_the_frequencies_to_the_power_of_three_quarters() -> None:
+    model = tiny("skip_gram")
+    ids = np.full(60_000, 5)
+    noise = model.lesson(ids, np.random.default_rng(0).random((len(ids), 3))).noise
+    expected = model.get_buffer("frequencies").double().numpy() ** 0.75
+    assert not set(noise.tolist()) & {0, 1}
+    np.testing.assert_allclose(np.bincount(noise, minlength=12) / len(ids), expected / expected.sum(), atol=0.01)
+
+
+def test_the_loss_of_a_batch_is_that_of_its_rows() -> None:
+    model = tiny("skip_gram")
+    ids = torch.randint(2, 12, (3, 9), generator=torch.Generator().manual_seed(0))
+    batch = Batch(Sequences(ids, torch.tensor([9, 4, 7])))
+    chance = torch.rand(3, 9, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    one = model.lesson(np.append(ids[1, :4].numpy(), END), np.append(chance[1, :4].numpy(), np.zeros((1, 3)), axis=0))
+    alone = model.loss(Batch(Sequences(ids[1:2], torch.tensor([4]))), chance[1:2])
+    assert float(alone) == pytest.approx(float(slow_loss(model, one)), rel=1e-5)
+    assert float(model.loss(batch, chance)) > float(alone)
+
+
+def company(pairs: int = 6, sentences: int = 3000) -> np.ndarray:
+    """A language in which words 2 + 2i and 3 + 2i stand in the same company: words of their own that no other has."""
+    random = np.random.default_rng(0)
+    text = []
+    for topic in random.integers(0, pairs, sentences):
+        companions = 2 + 2 * pairs + 4 * topic + random.permutation(4)
+        word = 2 + 2 * topic + random.integers(2)
+        text += [*companions[:2].tolist(), int(word), *companions[2:].tolist(), 0]
+    return np.array(text)
+
+
+def by_matrices(model: Word2Vec) -> Learn:
+    return lambda lesson, rate: learn_by_products(model, lesson, rate)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("way", [by_matrices, compiled])
+def test_words_in_the_same_company_become_neighbours(algorithm: str, way: Callable[[Word2Vec], Learn]) -> None:
+    if way is compiled:
+        pytest.importorskip("numba")
+    torch.manual_seed(0)
+    corpus = Corpus.of_tokens(company(), 38)
+    model = Word2Vec(
+        Word2VecConfig(vocabulary=38, width=16, window=3, algorithm=algorithm, subsample=0.0, unknown=1, ends=(0,))
+    )
+    model.expect(torch.from_numpy(np.log(corpus.counts(38) + 1.0)))
+    learn, feed = way(model), Stretches(corpus, 4096, seed=0)
+    positions = [Position(epoch, index) for epoch in range(3) for index in range(feed.batches_per_epoch(epoch))]
+    losses = [learn(model.lesson(*feed.batch(position)), 0.05) for position in positions]
+    assert losses[-2] < losses[0]
+    directions = torch.nn.functional.normalize(model.inputs.detach()[2:14], dim=1)
+    likest = (directions @ directions.T - 2 * torch.eye(12)).argmax(1)
+    assert likest.tolist() == [place ^ 1 for place in range(12)]
+
+
+def test_every_token_has_the_vector_of_its_word_whatever_its_company() -> None:
+    model = tiny("cbow")
+    texts = Sequences(torch.tensor([[5, 6, 7], [7, 5, 99]]), torch.tensor([3, 2]))
+    vectors = model.embed(texts)
+    assert vectors.shape == (2, 3, model.embedding_width)
+    torch.testing.assert_close(vectors[0, 0], vectors[1, 1])
+    torch.testing.assert_close(vectors[0, 2], model.inputs[7])

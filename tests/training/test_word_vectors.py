@@ -1,0 +1,90 @@
+"""Training word vectors: budgets, resuming, and a loss that is what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import chainrule
+from chainrule.api import train
+from chainrule.models.word2vec import Word2Vec
+from chainrule.runs import WordRun
+from chainrule.training import word_vectors
+
+SMALL = {"model": {"width": 8}, "train": {"batch_tokens": 256}}
+
+
+def trained(data: Path, out: Path, **words: Any) -> WordRun:
+    run = train("word2vec", data=str(data), out=out, tokenizer="words", threads=1, settings=SMALL, **words)
+    assert isinstance(run, WordRun)
+    return run
+
+
+@pytest.fixture(params=["compiled", "products"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With Numba and without."""
+    if request.param == "products":
+        monkeypatch.setattr(word_vectors, "find_spec", lambda name: None)
+    else:
+        pytest.importorskip("numba")
+    return str(request.param)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(text_file: Path, tmp_path: Path, way: str) -> None:
+    whole = trained(text_file, tmp_path / "whole", steps=9)
+    trained(text_file, tmp_path / "parts", steps=9, overrides=["train.schedule=constant"])
+    constant = trained(text_file, tmp_path / "constant", steps=4, overrides=["train.schedule=constant"])
+    again = trained(text_file, tmp_path / "constant", steps=9, resume=True)
+    reference = chainrule.load(tmp_path / "parts")
+    assert isinstance(reference.model, Word2Vec)
+    assert constant.outcome is not None
+    assert constant.outcome.step == 4
+    for one, other in zip(again.model.parameters(), reference.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(next(whole.model.parameters()), next(again.model.parameters()))
+
+
+def test_the_reported_loss_is_the_mean_over_the_text(text_file: Path, tmp_path: Path, way: str) -> None:
+    """At a rate of almost zero no vector moves, so every loss is that of the first scores: log 2 for each."""
+    settings = ["train.learning_rate=1e-12", "model.subsample=0"]
+    run = trained(text_file, tmp_path / "run", epochs=1, overrides=[*settings, "model.window=1", "train.log_every=1"])
+    losses = [record for record in run.folder.records("metrics.jsonl") if "loss" in record]
+    text = text_file.read_text()
+    words, lines = text[: int(0.9 * len(text))].split(), text[: int(0.9 * len(text))].count("\n")
+    tokens = len(words) + lines
+    pairs = 2 * (len(words) - lines)  # every word with its neighbours on a line
+    mean = sum(one["loss"] for one in losses) / len(losses)
+    expected = pairs * (1 + 5) * 0.6931 / tokens
+    assert mean == pytest.approx(expected, rel=0.1), "up to windows that end where a batch does, and unequal batches"
+
+
+def test_budgets_in_tokens_and_epochs_end_a_run(text_file: Path, tmp_path: Path) -> None:
+    by_tokens = trained(text_file, tmp_path / "tokens", tokens=600)
+    assert by_tokens.outcome is not None
+    assert by_tokens.outcome.tokens == 768, "three batches of 256"
+    by_epochs = trained(text_file, tmp_path / "epochs", epochs=2)
+    assert by_epochs.outcome is not None
+    assert by_epochs.outcome.step % 2 == 0
+
+
+def test_a_run_knows_its_loss_on_text_that_it_has_not_seen(text_file: Path, tmp_path: Path) -> None:
+    run = trained(text_file, tmp_path / "run", epochs=30, overrides=["train.learning_rate=0.2"])
+    found = [
+        record["valid_nats_per_token"]
+        for record in run.folder.records("metrics.jsonl")
+        if "step" in record and "valid_nats_per_token" in record
+    ]
+    assert found[-1] < found[0]
+    assert run.info()["validation"]["nats_per_token"] > 0
+
+
+def test_by_default_words_that_come_up_fewer_than_five_times_are_unknown(text_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "rare.txt").write_text("unicorn\n" + text_file.read_text())
+    run = train("word2vec", data=str(tmp_path / "rare.txt"), out=tmp_path / "run", steps=1)
+    assert isinstance(run, WordRun)
+    assert "bird" in run.vectors.places
+    assert "unicorn" not in run.vectors.places
+    assert not set(run.vectors.places) & {"\n", "", "<unk>", "\ufffd"}
