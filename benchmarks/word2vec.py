@@ -98,7 +98,7 @@ def ours(text: Text, arguments: argparse.Namespace, way: Callable[[Word2Vec], Le
         Word2VecConfig(vocabulary=vocabulary, algorithm=arguments.algorithm, unknown=1, ends=(0,), **same(arguments))
     )
     model.expect(Noise(corpus.counts(vocabulary)).levels)
-    learn, feed = way(model), Stretches(corpus, settings.batch_tokens, seed=0)
+    learn, feed = way(model), Stretches(corpus, settings.batch_tokens, model.chances, seed=0)
     steps = feed.batches_per_epoch(0)
 
     def run() -> None:
@@ -207,7 +207,7 @@ def _compile() -> None:
     """Numba compiles when a function is called for the first time."""
     for algorithm in RATES:
         model = Word2Vec(Word2VecConfig(vocabulary=4, width=4, algorithm=algorithm))
-        compiled(model)(model.lesson(np.array([2, 3]), np.zeros((2, 3))), 0.0)
+        compiled(model)(model.lesson(np.array([2, 3]), np.zeros((2, model.chances))), 0.0)
 
 
 if __name__ == "__main__":

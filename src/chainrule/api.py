@@ -153,6 +153,8 @@ def _no_data(family: str) -> str:
         return "no data was given; name a file of examples with --data: labelled lines, CoNLL-U, or SQuAD's JSON"
     if kind_named(family).task == "translation":
         return "no data was given; name pairs with --source and --target, or a .tsv file or builtin:dates with --data"
+    if kind_named(family).task == "image":
+        return "no data was given; name images with --data: idx, .npz, a folder of PNG or JPEG, or builtin:digits"
     return "no data was given; name a file, a folder, builtin:prose or hub:NAME with --data"
 
 

@@ -110,6 +110,14 @@ def test_a_folder_of_pictures_has_classes_by_its_folders(tmp_path: Path) -> None
     assert len(set(found.labels[-4:].tolist())) == 2  # a share cut from the end has both
 
 
+def test_a_folder_is_what_most_of_its_files_are(tmp_path: Path) -> None:
+    picture(tmp_path / "cover.png", np.zeros((2, 2)))
+    assert is_images(str(tmp_path))
+    for chapter in range(2):
+        (tmp_path / f"{chapter}.txt").write_text("Once upon a time")
+    assert not is_images(str(tmp_path))
+
+
 def test_one_coloured_picture_makes_all_coloured(tmp_path: Path) -> None:
     picture(tmp_path / "grey.png", np.full((2, 2), 7))
     picture(tmp_path / "red.jpg", np.full((2, 2, 3), (200, 0, 0)))

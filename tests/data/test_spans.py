@@ -51,10 +51,19 @@ def test_fifteen_percent_go_in_spans_of_three() -> None:
     assert {1, 2, 3, 4, 5} <= set(lengths)
 
 
-def test_every_way_to_cut_is_as_likely() -> None:
-    corruption = Corruption(sentinels=range(WORDS, WORDS + 8), eos=EOS, share=0.4, mean=1)
-    ways = Counter(tuple(span.start for span in corruption.spans(5, draw(seed, 0, "test"))) for seed in range(3000))
-    assert len(ways) == 6  # two of five tokens that do not touch
+@pytest.mark.parametrize(
+    ("share", "mean"),
+    [
+        (0.4, 1),  # two of five tokens that do not touch
+        (0.6, 1.5),  # a span of one and a span of two, in either order, at three places
+    ],
+)
+def test_every_way_to_cut_is_as_likely(share: float, mean: float) -> None:
+    corruption = Corruption(sentinels=range(WORDS, WORDS + 8), eos=EOS, share=share, mean=mean)
+    ways = Counter(
+        tuple((span.start, span.stop) for span in corruption.spans(5, draw(seed, 0, "test"))) for seed in range(3000)
+    )
+    assert len(ways) == 6
     assert min(ways.values()) > 400
 
 

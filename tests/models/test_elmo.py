@@ -53,6 +53,7 @@ def test_the_backward_model_is_a_forward_one_of_the_text_turned_round() -> None:
     assert torch.allclose(model.log_probs(Sequences(turned, lengths)), torch.stack([backward, forward]))
 
 
+@torch.no_grad()
 def test_the_loss_is_the_mean_of_both_surprisals() -> None:
     model = elmo()
     batch = Batch(Sequences(torch.randint(VOCABULARY, (3, 6)), torch.tensor([6, 1, 4])))
@@ -81,6 +82,15 @@ def test_a_vector_is_a_weighted_mean_of_all_layers_times_a_scale() -> None:
     model.embed(texts).square().sum().backward()
     assert model.mix.weights.grad is not None
     assert model.mix.scale.grad is not None
+
+
+def test_a_layer_is_added_to_what_it_reads() -> None:
+    model = elmo()
+    for direction in (model.forwards, model.backwards):
+        for parameter in direction.layers[1].parameters():
+            torch.nn.init.zeros_(parameter)  # so that the layer itself gives nothing
+    layers = model.layers(Sequences.full(torch.randint(VOCABULARY, (2, 5))))
+    assert torch.equal(layers[2], layers[1])
 
 
 def test_a_new_mix_takes_all_layers_alike() -> None:

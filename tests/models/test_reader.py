@@ -79,7 +79,7 @@ def test_answers_are_found_in_texts_longer_than_a_passage(questions: Path, tmp_p
         "data": {"passage": 12, "passage_stride": 5, "negatives": 2},
         "train": {"learning_rate": 0.01, "batch_tokens": 1024},
     }
-    run = chainrule.train("reader", data=str(questions), out=tmp_path / "run", steps=300, settings=settings, seed=0)
+    run = chainrule.train("reader", data=str(questions), out=tmp_path / "run", steps=120, settings=settings, seed=0)
     assert isinstance(run, ReadingRun)
     score = run.info()["validation"]
     assert score["exact_match"] > 0.9

@@ -22,7 +22,7 @@ SENTENCES = Sequences(
 def test_words_end_at_separators_and_a_last_one_need_not_be_closed() -> None:
     words = Words.find(SENTENCES, separator=0)
     assert words.counts.tolist() == [2, 2, 1]
-    assert words.index.tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 1], [0, 0, 2, 2, 2, 2]]
+    assert words.owners.tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 1], [0, 0, 2, 2, 2, 2]]
     assert words.places[:2].tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 0, 1, 2]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import torch
 
 from chainrule.data.batching import Position
 from chainrule.data.corpus import Corpus
-from chainrule.models.word2vec import END, Lesson, Word2Vec, Word2VecConfig, loss_of
+from chainrule.models.word2vec import END, Word2Vec, Word2VecConfig
+from chainrule.nn.word_blocks import Lesson, loss_of
 from chainrule.training.word_steps import learn_by_products
 from chainrule.training.word_vectors import Learn, Stretches, compiled
 from chainrule.types import Batch, Sequences
@@ -30,6 +32,7 @@ def tiny(algorithm: str, *, block: int = 4, vocabulary: int = 12, subsample: flo
             width=6,
             window=2,
             negatives=3,
+            noise=2,
             block=block,
             algorithm=algorithm,
             subsample=subsample,
@@ -46,7 +49,7 @@ def tiny(algorithm: str, *, block: int = 4, vocabulary: int = 12, subsample: flo
 
 def some_lesson(model: Word2Vec, count: int = 30) -> Lesson:
     random = np.random.default_rng(0)
-    return model.lesson(random.integers(0, model.vocabulary, count), random.random((count, 3)))
+    return model.lesson(random.integers(0, model.vocabulary, count), random.random((count, 4)))
 
 
 def slow_loss(model: Word2Vec, lesson: Lesson, only: int | None = None) -> torch.Tensor:
@@ -59,7 +62,7 @@ def slow_loss(model: Word2Vec, lesson: Lesson, only: int | None = None) -> torch
         near = range(place - int(lesson.left[place]), place + int(lesson.right[place]) + 1)
         context = [int(lesson.words[other]) for other in near if other != place]
         begin = place // config.block * config.block
-        noise = lesson.noise[begin : begin + config.block].tolist()
+        noise = lesson.noise[begin : begin + config.block].flatten().tolist()
         if not context:
             continue
         if config.algorithm == "cbow":
@@ -97,7 +100,7 @@ def test_a_step_by_products_is_a_step_down_the_gradient(algorithm: str) -> None:
 def test_a_step_by_products_does_not_throw_a_word_beyond_its_goal() -> None:
     model = tiny("skip_gram", vocabulary=4)  # two words that meet 2,000 times in one step
     random = np.random.default_rng(0)
-    lesson = model.lesson(random.integers(2, 4, 400), random.random((400, 3)))
+    lesson = model.lesson(random.integers(2, 4, 400), random.random((400, 4)))
     losses = [learn_by_products(model, lesson, 0.5) for _ in range(20)]
     assert losses[-1] < losses[0]
 
@@ -110,7 +113,7 @@ def test_a_compiled_step_is_a_step_down_the_gradient_of_each_word_in_turn(algori
     total = 0.0
     for place in range(len(lesson.words)):
         loss = slow_loss(reference, lesson, only=place)
-        total += float(loss)
+        total += loss.item()
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, list(reference.tables()))
             with torch.no_grad():
@@ -125,7 +128,7 @@ def test_threads_share_a_lesson() -> None:
     pytest.importorskip("numba")
     model, lesson = tiny("skip_gram"), some_lesson(tiny("skip_gram"))
     halves = [lesson.part(0, len(lesson.words) // 2), lesson.part(len(lesson.words) // 2, len(lesson.words))]
-    expected = sum(float(slow_loss(model, half)) for half in halves)
+    expected = sum(slow_loss(model, half).item() for half in halves)
     assert compiled(model, threads=2)(lesson, 0.0) == pytest.approx(expected, rel=1e-4)
 
 
@@ -142,38 +145,52 @@ def test_scores_that_are_large_have_a_true_loss() -> None:
 def test_windows_stay_between_ends_and_pass_over_unknown_words() -> None:
     model = tiny("skip_gram")
     ids = np.array([5, 1, 6, 0, 7, 8, 9, END, 10])
-    lesson = model.lesson(ids, np.full((9, 3), 0.99))  # everything is kept, every window as large as it can be
+    lesson = model.lesson(ids, np.full((9, 4), 0.99))  # everything is kept, every window as large as it can be
     assert lesson.words.tolist() == [5, 6, 7, 8, 9, 10]
     assert lesson.left.tolist() == [0, 1, 0, 1, 2, 0]
     assert lesson.right.tolist() == [1, 0, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_text_without_words_teaches_nothing(algorithm: str) -> None:
+    model = tiny(algorithm)
+    nothing = model.lesson(np.array([1, 1, 0]), np.zeros((3, 4)))
+    before = [table.detach().clone() for table in model.tables()]
+    assert learn_by_products(model, nothing, RATE) == 0.0
+    if find_spec("numba") is not None:
+        assert compiled(model)(nothing, RATE) == 0.0
+    assert all(torch.equal(*pair) for pair in zip(before, model.tables(), strict=True))
+    assert model.loss(Batch(Sequences.full(torch.ones(1, 3, dtype=torch.int64))), torch.zeros(1, 3, 4)).item() == 0.0
 
 
 def test_frequent_words_are_passed_over_as_often_as_the_formula_says() -> None:
     model = tiny("skip_gram", subsample=0.01)
     frequency = float(model.get_buffer("frequencies")[11])
     ids = np.full(20_000, 11)
-    kept = len(model.lesson(ids, np.random.default_rng(0).random((len(ids), 3))).words) / len(ids)
+    kept = len(model.lesson(ids, np.random.default_rng(0).random((len(ids), 4))).words) / len(ids)
     assert kept == pytest.approx(math.sqrt(0.01 / frequency) + 0.01 / frequency, abs=0.02)
 
 
 def test_noise_follows_the_frequencies_to_the_power_of_three_quarters() -> None:
     model = tiny("skip_gram")
     ids = np.full(60_000, 5)
-    noise = model.lesson(ids, np.random.default_rng(0).random((len(ids), 3))).noise
+    noise = model.lesson(ids, np.random.default_rng(0).random((len(ids), 4))).noise
     expected = model.get_buffer("frequencies").double().numpy() ** 0.75
-    assert not set(noise.tolist()) & {0, 1}
-    np.testing.assert_allclose(np.bincount(noise, minlength=12) / len(ids), expected / expected.sum(), atol=0.01)
+    assert not set(noise.flatten().tolist()) & {0, 1}
+    np.testing.assert_allclose(
+        np.bincount(noise.flatten(), minlength=12) / noise.size, expected / expected.sum(), atol=0.01
+    )
 
 
 def test_the_loss_of_a_batch_is_that_of_its_rows() -> None:
     model = tiny("skip_gram")
     ids = torch.randint(2, 12, (3, 9), generator=torch.Generator().manual_seed(0))
     batch = Batch(Sequences(ids, torch.tensor([9, 4, 7])))
-    chance = torch.rand(3, 9, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    one = model.lesson(np.append(ids[1, :4].numpy(), END), np.append(chance[1, :4].numpy(), np.zeros((1, 3)), axis=0))
+    chance = torch.rand(3, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    one = model.lesson(np.append(ids[1, :4].numpy(), END), np.append(chance[1, :4].numpy(), np.zeros((1, 4)), axis=0))
     alone = model.loss(Batch(Sequences(ids[1:2], torch.tensor([4]))), chance[1:2])
-    assert float(alone) == pytest.approx(float(slow_loss(model, one)), rel=1e-5)
-    assert float(model.loss(batch, chance)) > float(alone)
+    assert alone.item() == pytest.approx(slow_loss(model, one).item(), rel=1e-5)
+    assert model.loss(batch, chance).item() > alone.item()
 
 
 def company(pairs: int = 6, sentences: int = 3000) -> np.ndarray:
@@ -202,7 +219,7 @@ def test_words_in_the_same_company_become_neighbours(algorithm: str, way: Callab
         Word2VecConfig(vocabulary=38, width=16, window=3, algorithm=algorithm, subsample=0.0, unknown=1, ends=(0,))
     )
     model.expect(torch.from_numpy(np.log(corpus.counts(38) + 1.0)))
-    learn, feed = way(model), Stretches(corpus, 4096, seed=0)
+    learn, feed = way(model), Stretches(corpus, 4096, model.chances, seed=0)
     positions = [Position(epoch, index) for epoch in range(3) for index in range(feed.batches_per_epoch(epoch))]
     losses = [learn(model.lesson(*feed.batch(position)), 0.05) for position in positions]
     assert losses[-2] < losses[0]

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from chainrule.runs import EmbeddingRun, FillingRun, ImageRun, PredictingRun, Run, TextRun, TokenRun, TranslationRun
+    from chainrule.runs import EmbeddingRun, FillingRun, ImageRun, PredictingRun, Run, TextRun, TranslationRun
 
 output = Console()
 errors = Console(stderr=True)
@@ -42,14 +42,6 @@ def open_run(path: Path, *, device: str = "auto", threads: int | None = None, ch
     if checkpoint not in ("best", "last"):
         raise ConfigError(f"--checkpoint takes best or last, got {checkpoint!r}")
     return load(path, device=device, checkpoint=checkpoint)
-
-
-def open_scorer(path: Path, **how: Any) -> TokenRun:
-    """... of texts."""
-    run = open_run(path, **how)
-    from chainrule.runs import TokenRun, require
-
-    return require(run, TokenRun)  # type: ignore[type-abstract]  # nothing is made of it
 
 
 def open_writer(path: Path, **how: Any) -> TextRun:
@@ -139,8 +131,8 @@ PREDICTED = (
 def score_rows(found: Mapping[str, Any]) -> dict[str, Any]:
     """The lines of a score, with the protocol in one."""
     names = (
-        "nats_per_image", "bits_per_dim", "nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy",
-        "tokens", "images", "bytes", *PREDICTED,
+        "nats_per_image", "bits_per_dim", "nats_per_token", "bits_per_byte", "perplexity", "word_perplexity",
+        "accuracy", "tokens", "images", "bytes", *PREDICTED,
     )  # fmt: skip
     rows = {name: found[name] for name in names if name in found and not isinstance(found[name], dict)}
     if found.get("unknown"):

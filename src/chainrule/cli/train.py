@@ -30,7 +30,7 @@ def train(
         typer.Option(
             help="Training text: a file (also .gz .xz .zst .jsonl .parquet), a folder, a glob, - for standard input, "
             "builtin:prose, builtin:python, or hub:NAME[:CONFIG[:SPLIT]]. To translate: pairs in a .tsv or .jsonl, "
-            "hub:NAME:CONFIG or builtin:dates.",
+            "hub:NAME:CONFIG or builtin:dates. Images: idx, .npz, a folder of PNG or JPEG, builtin:digits.",
             show_default=False,
         ),
     ] = None,

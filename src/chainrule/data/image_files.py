@@ -58,7 +58,8 @@ def is_images(spec: str) -> bool:
         return False
     path, _ = _path_and_key(spec)
     if path.is_dir():
-        return any(is_picture(file) for file in islice(_files(path), LOOKED_AT))
+        pictures = [is_picture(file) for file in islice(_files(path), LOOKED_AT)]
+        return 2 * sum(pictures) > len(pictures)  # a book may have a few
     return path.suffix in ARRAYS or is_picture(path) or (path.is_file() and _is_idx(path))
 
 

@@ -98,12 +98,12 @@ def _columns(first: Sequence[str], where: str, config: DataConfig) -> tuple[tupl
             raise missing_field(where, name, names, setting=f"data.{side}_field")
     found = []
     for side, usual, otherwise in (("source", TEXT_NAMES, 0), ("target", LABEL_NAMES, 1)):
-        name = wanted[side]
-        if name is None:
+        given = wanted[side]
+        if given is None:
             known = [lowered.index(one) for one in usual if one in lowered] if is_header else []
             found.append(known[0] if known else otherwise)
         else:
-            found.append(names.index(name) if side in named else int(name) - 1)
+            found.append(names.index(given) if side in named else int(given) - 1)
     if max(found) >= len(first) or min(found) < 0:
         raise DataError(
             f"{where} has {len(first)} columns and no column {max(found) + 1}; a text and its label are separated by a "

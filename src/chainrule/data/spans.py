@@ -85,9 +85,9 @@ class Corruption:
 
     def restore(self, pair: Pair) -> Ids:
         """The text that was corrupted."""
-        parts, spans = self._cut_up(pair.source), self.spans_of(pair)
-        pieces = [piece for part, span in zip(parts, [*spans, []], strict=True) for piece in (part, span)]
-        return _joined(pieces)
+        first, *parts = self._cut_up(pair.source)
+        pieces = [piece for span, part in zip(self.spans_of(pair), parts, strict=True) for piece in (span, part)]
+        return _joined([first, *pieces])
 
     def spans_of(self, pair: Pair) -> list[Ids]:
         """What was cut out."""

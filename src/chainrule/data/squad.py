@@ -26,6 +26,7 @@ from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer, train_tokenizer
 
 WORD = re.compile(r"\w+|[^\w\s]")
+CONTEXTS_HELD, WORDS_HELD = 1 << 10, 1 << 18  # by a `Cutter`, so as not to cut them again
 NOT_HERE = (0, 0)  # the target where a passage holds no answer
 
 
@@ -155,6 +156,8 @@ class Cutter:
         for match in WORD.finditer(text):
             word = match.group()
             if word not in self._known:
+                if len(self._known) == WORDS_HELD:
+                    self._known.clear()
                 self._known[word] = self.tokenizer.encode(word).tolist()
             found += [Token(token, *match.span()) for token in self._known[word]]
         return found
@@ -162,6 +165,8 @@ class Cutter:
     def passages(self, context: str) -> list[Passage]:
         """Of `length` tokens each, every `stride` tokens, up to the end."""
         if context not in self._passages:
+            if len(self._passages) == CONTEXTS_HELD:  # of a stream of them, which may not end
+                self._passages.clear()
             tokens = self.tokens(context)
             last = max(0, len(tokens) - self.length)
             starts = [*range(0, last, self.stride), last]
@@ -245,6 +250,7 @@ def _first_place(passage: Passage, answers: Sequence[Answer]) -> tuple[int, int]
     return next((place for answer in answers if (place := passage.place(answer)) is not None), None)
 
 
+LETTERS = re.compile(r"\w+")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -255,9 +261,5 @@ def sentences(text: str) -> list[str]:
 
 def likeliest_sentence(question: str, context: str) -> str:
     """The baseline of no model: the first of the sentences that share most words with the question."""
-    asked = {word.lower() for word in WORD.findall(question)}
-
-    def shared(sentence: str) -> int:
-        return len(asked & {word.lower() for word in WORD.findall(sentence)})
-
-    return max(sentences(context) or [""], key=shared)
+    asked = set(LETTERS.findall(question.lower()))
+    return max(sentences(context) or [""], key=lambda one: len(asked.intersection(LETTERS.findall(one.lower()))))

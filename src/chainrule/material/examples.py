@@ -37,8 +37,10 @@ class ExampleMaterial(Material):
         held_out: Mapping[str, PairedCorpus],
         names: Mapping[str, str],
         warnings: tuple[str, ...],
+        embedder: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer, self.train, self.splits, self.warnings = tokenizer, train, dict(held_out), warnings
+        self.embedder = embedder or {}  # settings of the run that reads for a new model
         self.corpus = train.target
         self.held_out = {split: HeldOut(pairs.target, pairs.source, names[split]) for split, pairs in held_out.items()}
         self.watched = self.held_out["validation"]
@@ -53,7 +55,8 @@ class ExampleMaterial(Material):
 
     def lessons(self, model: Trainable, config: RunConfig, reporter: Reporter) -> Lessons:
         assert isinstance(model, Conditional)
-        take_encoder(model, config)
+        if self.embedder:
+            take_encoder(model, config.model["encoder_run"])
         if isinstance(model, Prepares):
             model.prepare(self._sources(model.source_context), partial(reporter.preparing, "features of the texts"))
         feed = Pairs(self.train, config.train.batch_tokens, config.seed, longest=(model.source_context, model.context))
@@ -96,15 +99,15 @@ def encoder_tokenizer(config: RunConfig) -> Tokenizer | None:
 
 
 def embedder_settings(config: RunConfig) -> dict[str, Any]:
-    """What the settings of a model say of the run that reads for it."""
+    """What the settings of a new model say of the run that reads for it."""
     if (run := config.model.get("encoder_run")) is None:
         return {}
     stored = RunFolder(Path(run)).config()
     return {"embedder": {"family": stored.family, **stored.model}}
 
 
-def take_encoder(model: Trainable, config: RunConfig) -> None:
+def take_encoder(model: Trainable, run: str) -> None:
     """Give a new model the weights of the run that reads for it."""
     for part in model.children():
         if isinstance(part, EmbedderVectors):
-            RunFolder(Path(config.model["encoder_run"])).read_weights(part.model)
+            RunFolder(Path(run)).read_weights(part.model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from chainrule.config import RunConfig
@@ -23,16 +23,19 @@ from chainrule.training.progress import Record, Reporter
 class LabelMaterial(ExampleMaterial):
     """Labels to predict from texts."""
 
-    def __init__(self, prepared: PreparedExamples, config: RunConfig) -> None:
-        super().__init__(prepared.tokenizer, prepared.train, prepared.held_out, prepared.names, prepared.warnings)
-        self.labels, self._embedder = prepared.labels, embedder_settings(config)
+    def __init__(self, prepared: PreparedExamples, embedder: Mapping[str, Any]) -> None:
+        super().__init__(
+            prepared.tokenizer, prepared.train, prepared.held_out, prepared.names, prepared.warnings, embedder
+        )
+        self.labels = prepared.labels
 
     @classmethod
     def open(cls, config: RunConfig, stored: RunFolder | None) -> LabelMaterial:
         """Read the data; a run that goes on has its vocabulary and its labels already."""
         known = encoder_tokenizer(config) if stored is None else stored.tokenizer()
         labels = () if stored is None else stored.config().model.get("labels", ())
-        return cls(prepare_labelled(config.data, config.tokenizer, tokenizer=known, labels=labels), config)
+        prepared = prepare_labelled(config.data, config.tokenizer, tokenizer=known, labels=labels)
+        return cls(prepared, embedder_settings(config) if stored is None else {})
 
     @property
     def vocabularies(self) -> dict[str, Any]:
@@ -40,7 +43,7 @@ class LabelMaterial(ExampleMaterial):
             "vocabulary": len(self.labels),
             "source_vocabulary": self.tokenizer.vocabulary,
             "labels": self.labels,
-            **self._embedder,
+            **self.embedder,
         }
 
     def lessons(self, model: Trainable, config: RunConfig, reporter: Reporter) -> Lessons:

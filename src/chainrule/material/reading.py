@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from chainrule.config import RunConfig
@@ -19,16 +19,18 @@ from chainrule.training.progress import Record
 class ReadingMaterial(ExampleMaterial):
     """Spans to predict from questions and passages."""
 
-    def __init__(self, prepared: PreparedQuestions, config: RunConfig) -> None:
-        super().__init__(prepared.tokenizer, prepared.train, prepared.held_out, prepared.names, prepared.warnings)
-        self.questions, self._places = prepared.questions, config.data.passage
-        self._embedder = embedder_settings(config)
+    def __init__(self, prepared: PreparedQuestions, embedder: Mapping[str, Any]) -> None:
+        super().__init__(
+            prepared.tokenizer, prepared.train, prepared.held_out, prepared.names, prepared.warnings, embedder
+        )
+        self.questions, self._places = prepared.questions, prepared.cutter.length
 
     @classmethod
     def open(cls, config: RunConfig, stored: RunFolder | None) -> ReadingMaterial:
         """Read the data; a run that goes on has its vocabulary already."""
         known = encoder_tokenizer(config) if stored is None else stored.tokenizer()
-        return cls(prepare_squad(config.data, config.tokenizer, tokenizer=known, seed=config.seed), config)
+        prepared = prepare_squad(config.data, config.tokenizer, tokenizer=known, seed=config.seed)
+        return cls(prepared, embedder_settings(config) if stored is None else {})
 
     @property
     def vocabularies(self) -> dict[str, Any]:
@@ -36,7 +38,7 @@ class ReadingMaterial(ExampleMaterial):
             "vocabulary": self._places + 1,
             "source_vocabulary": self.tokenizer.vocabulary,
             "separator": self.tokenizer.eos,
-            **self._embedder,
+            **self.embedder,
         }
 
     def measure(self, model: Trainable, config: RunConfig) -> Callable[[], Record]:

@@ -8,6 +8,7 @@ from chainrule.config import RunConfig
 from chainrule.material.base import Lessons
 from chainrule.material.encoders import EncoderMaterial
 from chainrule.models.base import Trainable
+from chainrule.models.word2vec import Word2Vec
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Reporter
 from chainrule.training.word_vectors import Stretches
@@ -27,4 +28,6 @@ class WordMaterial(EncoderMaterial):
         return super().vocabularies | {"unknown": self.tokenizer.unknown, "ends": ends}
 
     def lessons(self, model: Trainable, config: RunConfig, reporter: Reporter) -> Lessons:
-        return Lessons(Stretches(self.corpus, config.train.batch_tokens, config.seed), WholeSequences)
+        assert isinstance(model, Word2Vec)
+        feed = Stretches(self.corpus, config.train.batch_tokens, model.chances, config.seed)
+        return Lessons(feed, WholeSequences)

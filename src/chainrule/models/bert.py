@@ -50,7 +50,7 @@ class BERTConfig(ModelConfig):
     width: int = Field(128, ge=1, description="size of a hidden vector")
     heads: int = Field(4, ge=1, description="attention heads in a block")
     inner: int | None = Field(None, ge=1, description="size of an MLP's hidden layer; none: four widths")
-    context: int = Field(126, ge=1, description="the longest text, in tokens; two more places are for [CLS] and [SEP]")
+    context: int = Field(62, ge=1, description="the longest text, in tokens; two more places are for [CLS] and [SEP]")
     dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings, attention and branches; more for little text")
     share: float = Field(0.15, gt=0, le=1, description="of the tokens of a text, which are predicted in training")
     activation: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"] = Field(
@@ -109,7 +109,7 @@ class BERT(OwnObjective, Layered, Cloze):
 
     Config = BERTConfig
     task = "filling"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 2016}
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1984}
     config: BERTConfig
 
     def __init__(self, config: BERTConfig) -> None:
@@ -165,7 +165,7 @@ class BERT(OwnObjective, Layered, Cloze):
 
     def lesson(self, texts: Sequences, chance: Tensor) -> Lesson:
         """What is chosen, and how it is shown, by numbers (B, 3 T) from [0, 1)."""
-        order, manner, word = chance.unflatten(1, (3, -1)).unbind(1)  # (B, T) each
+        order, manner, word = chance.chunk(3, dim=1)  # (B, T) each
         ids = readable(texts)
         among = texts.mask & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
         count = (self.config.share * among.sum(1)).round().clamp(min=1)

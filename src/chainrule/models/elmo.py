@@ -75,7 +75,7 @@ class ScalarMix(nn.Module):
 
     def forward(self, layers: Tensor) -> Tensor:
         """(L, ...) to (...)."""
-        return self.scale * torch.tensordot(self.weights.softmax(0), layers, 1)
+        return self.scale * torch.einsum("l,l...->...", self.weights.softmax(0), layers)
 
 
 class Read(NamedTuple):

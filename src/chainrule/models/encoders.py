@@ -26,6 +26,7 @@ from chainrule.models.base import Model, Trainable, readable
 from chainrule.models.capabilities import Embedder, Layered
 from chainrule.models.conditional import TranslationConfig
 from chainrule.models.elmo import ScalarMix
+from chainrule.nn.norms import normalised
 from chainrule.types import Sequences
 
 EncoderName: TypeAlias = Literal["words", "attentive_conv", "pretrained", "run"]
@@ -90,11 +91,11 @@ class Encoder(nn.Module, ABC):
 
 
 class WordVectors(Encoder):
-    """m_n = E[s_n]."""
+    """m_n = √D E[s_n] / ‖E[s_n]‖: of a token's vector the direction is read, as in `nn.tokens`."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(config.source_vocabulary, config.embedding) * 0.1)
+        self.table = nn.Parameter(torch.randn(config.source_vocabulary, config.embedding) * 0.02)
         self.word_dropout = config.word_dropout
 
     @property
@@ -102,7 +103,7 @@ class WordVectors(Encoder):
         return self.table.shape[1]
 
     def forward(self, texts: Sequences) -> Tensor:
-        vectors = F.embedding(readable(texts), self.table)
+        vectors = normalised(F.embedding(readable(texts), self.table))
         if not self.training or not self.word_dropout:
             return vectors
         return vectors * (torch.rand(texts.ids.shape, device=vectors.device) >= self.word_dropout)[..., None]

@@ -73,9 +73,7 @@ class PixelState(NamedTuple):
     given: Tensor  # (B, 2D) what is known of the whole image, for both stacks
     rows: tuple[Tensor, ...]  # (B, D, ·, W) the last complete rows that each convolution will meet again, normalised
     above: tuple[Tensor, ...]  # (B, W, ·) the joins of the last complete row
-    pixels: tuple[
-        Tensor, ...
-    ]  # (B, ·, D) the last pixels of this row that each convolution will meet again, normalised
+    pixels: tuple[Tensor, ...]  # (B, ·, D) the last pixels of this row that it will meet again, normalised
     here: Tensor  # (B, C · 2D) what the channels of the next pixel are read from
 
 
@@ -114,8 +112,10 @@ class PixelCNN(TabledReadout):
         )
         self.head = matrix(inner, channels * 2 * inner)
         self.pairs = [(earlier, later) for later in range(channels) for earlier in range(later)]
-        self.earlier = nn.Embedding(max(1, len(self.pairs)) * levels, 2 * inner)
-        nn.init.zeros_(self.earlier.weight)
+        self.earlier: nn.Embedding | None = None  # a vector for every level of an earlier channel of the same pixel
+        if self.pairs:
+            self.earlier = nn.Embedding(len(self.pairs) * levels, 2 * inner)
+            nn.init.zeros_(self.earlier.weight)
         self.readout_weight = nn.Parameter(torch.zeros(levels, 2 * inner))
         self.readout_bias = nn.Parameter(torch.zeros(levels))
 
@@ -124,8 +124,9 @@ class PixelCNN(TabledReadout):
         return self.config.size
 
     def tables(self) -> Iterator[nn.Parameter]:
-        yield from (cast(nn.Parameter, self.embedding.weight), cast(nn.Parameter, self.earlier.weight))
-        yield from (self.rows, self.columns, self.readout_weight)
+        yield from (cast(nn.Parameter, self.embedding.weight), self.rows, self.columns, self.readout_weight)
+        if self.earlier is not None:
+            yield cast(nn.Parameter, self.earlier.weight)
 
     def readout_table(self) -> Table:
         return Table(self.readout_weight, self.readout_bias)
@@ -172,16 +173,16 @@ class PixelCNN(TabledReadout):
         channels = self.config.shape[0]
         length = values.shape[1]
         heads = maps.heads.reshape(len(values), -1, maps.heads.shape[-1] // channels)[:, :length]
-        if not self.pairs:
+        if self.earlier is None:
             return F.relu(heads)
         pixels = F.pad(values, (0, -length % channels)).view(len(values), -1, channels)
-        return F.relu(heads + self._channels_before(pixels).flatten(1, 2)[:, :length])
+        return F.relu(heads + self._channels_before(pixels, self.earlier).flatten(1, 2)[:, :length])
 
-    def _channels_before(self, pixels: Tensor) -> Tensor:
+    def _channels_before(self, pixels: Tensor, table: nn.Embedding) -> Tensor:
         """(..., C) values to (..., C, 2D): what each channel learns from those of its pixel before it."""
-        found = [self.rows.new_zeros(*pixels.shape[:-1], self.earlier.embedding_dim)] * pixels.shape[-1]
+        found = [self.rows.new_zeros(*pixels.shape[:-1], table.embedding_dim)] * pixels.shape[-1]
         for number, (earlier, later) in enumerate(self.pairs):
-            found[later] = found[later] + self.earlier(pixels[..., earlier] + number * self.vocabulary)
+            found[later] = found[later] + table(pixels[..., earlier] + number * self.vocabulary)
         return torch.stack(found, dim=-2)
 
     # Value by value
@@ -267,9 +268,9 @@ class PixelCNN(TabledReadout):
                 state = self._enter_row(state, row)
             state = self._enter_pixel(state, row, column)
         head = state.here.view(len(tokens), channels, -1)[:, channel]
-        if channel > 0:
+        if self.earlier is not None:
             first = position - channel + 1
-            head = head + self._channels_before(values[:, first : first + channels])[:, channel]
+            head = head + self._channels_before(values[:, first : first + channels], self.earlier)[:, channel]
         return Advance(F.relu(head)[:, None], state)
 
     def _enter_row(self, state: PixelState, row: int) -> PixelState:

@@ -1,7 +1,6 @@
 """Word vectors by CBOW and skip-gram with negative sampling: the model and its loss.
 
-How it is trained fast is in `training.word_vectors`. Shape letters beside those of `types`: S blocks of words, L words
-in a block, R vectors that a block reads, O vectors that it scores.
+How they are trained fast is in `training.word_vectors`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from chainrule.config import ModelConfig
 from chainrule.models.base import OwnObjective, readable
 from chainrule.models.capabilities import Embedder
 from chainrule.nn.alias import AliasTable
+from chainrule.nn.word_blocks import Blocks, Integers, Lesson, cbow_blocks, loss_of, skip_gram_blocks
 from chainrule.types import Batch, Sequences
 
 NOISE_POWER = 0.75  # of the frequencies: rare words come up as noise more often than in the text
 END = -1  # stands for what is no token: windows end there
 
-Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 
 
@@ -36,6 +35,9 @@ class Word2VecConfig(ModelConfig):
     width: int = Field(100, ge=1, description="size of a vector")
     window: int = Field(5, ge=1, description="words on either side; each word draws its own window of 1 to so many")
     negatives: int = Field(5, ge=1, description="how much the noise weighs against the text: k")
+    noise: int | None = Field(
+        None, ge=1, description="words of noise that are drawn for each word; none: 4 for skip_gram, 1 for cbow"
+    )
     block: int = Field(8, ge=1, description="neighbouring words that share their words of noise")
     subsample: float = Field(
         1e-3, ge=0, lt=1, description="frequency above which occurrences are passed over at random; 0: none are"
@@ -43,34 +45,10 @@ class Word2VecConfig(ModelConfig):
     unknown: int | None = Field(None, description="id that is no word and is passed over; filled in by training")
     ends: tuple[int, ...] = Field((), description="ids that no window reaches across; filled in by training")
 
-
-class Lesson(NamedTuple):
-    """A stretch of text with all that is random about its loss decided: N words are left of it."""
-
-    words: Integers  # (N,)
-    left: Integers  # (N,) how many words before each are in its window
-    right: Integers  # (N,) and after it
-    noise: Integers  # (N,) words of noise; those of a block are shared by its words
-
-    def part(self, begin: int, end: int) -> Lesson:
-        """Some of its words; windows end where they do."""
-        room = np.arange(end - begin)
-        return Lesson(
-            self.words[begin:end],
-            np.minimum(self.left[begin:end], room),
-            np.minimum(self.right[begin:end], room[::-1]),
-            self.noise[begin:end],
-        )
-
-
-class Blocks(NamedTuple):
-    """A lesson as matrices: which vectors are read and scored, and how much each score counts."""
-
-    read: Tensor  # (S, R) rows of the input vectors
-    mix: Tensor | None  # (S, L, R) how they are mixed into the hidden vectors; none: they are these
-    scored: Tensor  # (S, O) rows of the output vectors
-    positive: Tensor  # (S, L, O) 1 where a word of the text should score high
-    weight: Tensor  # (S, L, O) how often a score is asked for, as text or as noise
+    @property
+    def drawn(self) -> int:
+        """Words of noise for each word; skip_gram asks about them once for every word of a window."""
+        return self.noise or (4 if self.algorithm == "skip_gram" else 1)
 
 
 class Word2Vec(OwnObjective, Embedder):
@@ -85,7 +63,7 @@ class Word2Vec(OwnObjective, Embedder):
     (Mikolov et al. 2013, "Distributed representations of words and phrases and their compositionality"). Every word
     draws the reach of its window, so that near words count more, and occurrences of words with a frequency f above a
     threshold t are kept with probability √(t/f) + t/f. E_n is a mean over words of noise that a block of neighbouring
-    words share: each word brings one. So a block is a few products of small matrices (Ji et al. 2016), and the estimate
+    words share. So a block is a few products of small matrices (Ji et al. 2016), and the estimate
     stays unbiased. The gradient of cbow is that of the mean, without the factor that the original left out (İrsoy et
     al. 2021).
     """
@@ -119,6 +97,11 @@ class Word2Vec(OwnObjective, Embedder):
         return (*unknown, *self.config.ends)
 
     @property
+    def chances(self) -> int:
+        """Random numbers that a token needs: whether it is kept, how far its window reaches, its C words of noise."""
+        return 2 + self.config.drawn
+
+    @property
     def embedding_width(self) -> int:
         return self.config.width
 
@@ -140,8 +123,8 @@ class Word2Vec(OwnObjective, Embedder):
     # The objective
 
     def chance(self, batch: Batch) -> Tensor:
-        """(B, T, 3): of each token whether it is kept, how far its window reaches, and its word of noise."""
-        return torch.rand(*batch.target.ids.shape, 3, dtype=torch.float64, device=batch.target.ids.device)
+        """(B, T, 2 + C)."""
+        return torch.rand(*batch.target.ids.shape, self.chances, dtype=torch.float64, device=batch.target.ids.device)
 
     def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
         rows = batch.target.ids.masked_fill(~batch.target.mask, END)
@@ -152,7 +135,7 @@ class Word2Vec(OwnObjective, Embedder):
         return loss_of(scores, blocks)
 
     def lesson(self, ids: Integers, chance: Numbers) -> Lesson:
-        """What training makes of tokens (N,), END among them perhaps, by chance (N, 3)."""
+        """What training makes of tokens (N,), END among them perhaps, by chance (N, 2 + C)."""
         chances = self._drawn_by()
         kept = chance[:, 0] < chances.kept[ids]
         words = ids[kept]
@@ -163,47 +146,14 @@ class Word2Vec(OwnObjective, Embedder):
         first = np.maximum.accumulate(np.where(begins, place, 0))
         last = np.minimum.accumulate(np.where(ends, place, len(words))[::-1])[::-1]
         reach = 1 + (chance[kept, 1] * self.config.window).astype(np.int64)
-        noise = chances.noise.at(torch.from_numpy(chance[kept, 2])).numpy()
+        noise = chances.noise.at(torch.from_numpy(chance[kept, 2:])).numpy()
         return Lesson(words, np.minimum(reach, place - first), np.minimum(reach, last - place), noise)
 
     def blocks(self, lesson: Lesson) -> Blocks:
-        """A lesson as matrices, on the device of the model."""
-        config, device = self.config, self.device
-        count, length, window = len(lesson.words), config.block, config.window
-        words, left, right, noise = (
-            F.pad(torch.from_numpy(part), (0, -count % length)).to(device).view(-1, length)  # (S, L)
-            for part in lesson
-        )
-        start = length * torch.arange(len(words), device=device)[:, None]
-        place = start - window + torch.arange(length + 2 * window, device=device)  # (S, L + 2W) of the words around
-        around = F.embedding(place.clamp(0, max(0, words.numel() - 1)), words.reshape(-1, 1))[..., 0]
-        distance = (
-            torch.arange(length + 2 * window, device=device) - window - torch.arange(length, device=device)[:, None]
-        )
-        near = (distance >= -left[..., None]) & (distance <= right[..., None]) & (distance != 0)  # (S, L, L + 2W)
-        text = near.to(self.inputs.dtype)
-        pairs = text.sum(-1, keepdim=True)  # (S, L, 1)
-        real = (start + torch.arange(length, device=device) < count).to(text)  # (S, L)
-        share = (config.negatives / real.sum(-1, keepdim=True) * real)[:, None]  # (S, 1, L) of each word of noise
-        if config.algorithm == "skip_gram":
-            positive = F.pad(text, (0, length))
-            return Blocks(
-                words,
-                None,
-                torch.cat([around, noise], 1),
-                positive,
-                positive + F.pad(pairs * share, (text.shape[-1], 0)),
-            )
-        asked = (pairs > 0).to(text)
-        own = torch.eye(length, device=device, dtype=text.dtype) * asked
-        positive = F.pad(own, (0, length))
-        return Blocks(
-            around,
-            text / pairs.clamp(min=1),
-            torch.cat([words, noise], 1),
-            positive,
-            positive + F.pad(asked * share, (length, 0)),
-        )
+        """A lesson as matrices."""
+        config = self.config
+        cut = skip_gram_blocks if config.algorithm == "skip_gram" else cbow_blocks
+        return cut(lesson, config.block, config.window, config.negatives, like=self.inputs)
 
     def hidden(self, blocks: Blocks) -> Tensor:
         """(S, L, D): what the scores are products with."""
@@ -229,9 +179,8 @@ class Chances(NamedTuple):
 
     @classmethod
     def of(cls, frequencies: Numbers, config: Word2VecConfig) -> Chances:
-        relative = (
-            config.subsample / np.maximum(frequencies, 1e-30) if config.subsample else np.full(len(frequencies), 1.0)
-        )
+        threshold = config.subsample or 1.0  # no word is that frequent
+        relative = threshold / np.maximum(frequencies, 1e-30)
         kept = np.append(np.sqrt(relative) + relative, 0.0)
         is_end = np.zeros(len(kept), dtype=np.bool_)
         is_end[[*config.ends, END]] = True
@@ -241,8 +190,3 @@ class Chances(NamedTuple):
         # A model without frequencies, read from a file say, takes all words for equally frequent.
         raised = frequencies**NOISE_POWER if frequencies.any() else (kept[:-1] > 0).astype(np.float64)
         return cls(kept, is_end, AliasTable(raised))
-
-
-def loss_of(scores: Tensor, blocks: Blocks) -> Tensor:
-    """The sum over all scores: −log σ(s) = softplus(s) − s for text, −log σ(−s) = softplus(s) for noise."""
-    return (blocks.weight * F.softplus(scores)).sum() - (blocks.positive * scores).sum()

@@ -19,7 +19,8 @@ class AliasTable:
         size = len(probabilities)
         heights = (probabilities * (size / probabilities.sum())).tolist()  # in columns
         others = list(range(size))
-        small = [index for index, height in enumerate(heights) if height < 1]
+        # The lowest are filled first: what rounding leaves over at the end should be nearly full, and never impossible.
+        small = sorted((index for index in others if heights[index] < 1), key=heights.__getitem__, reverse=True)
         large = [index for index, height in enumerate(heights) if height >= 1]
         while small and large:
             short, tall = small.pop(), large[-1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,4 +28,4 @@ class AttentionPooling(nn.Module):
     def weights(self, vectors: Tensor, mask: Tensor) -> Tensor:
         """(B, H, S): how much each head looks at each vector."""
         scores = F.linear(torch.tanh(self.inner(vectors)), self.heads).transpose(1, 2)
-        return cast(Tensor, scores).masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+        return scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)

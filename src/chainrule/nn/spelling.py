@@ -22,19 +22,19 @@ MULTIPLIER = 6364136223846793005  # of Knuth's MMIX; powers of it spread over al
 class Words(NamedTuple):
     """Where the words of sentences are."""
 
-    index: Tensor  # (B, L) the word that a character belongs to, its separator too; W past the end of a row
+    owners: Tensor  # (B, L) the word that a character belongs to, its separator too; W past the end of a row
     places: Tensor  # (B, L) how many characters of its word stand before it
     counts: Tensor  # (B,) words in each row; a last one need not be closed
 
     @classmethod
     def find(cls, sentences: Sequences, separator: int) -> Words:
         ends = (sentences.ids == separator) & sentences.mask
-        index = ends.long().cumsum(1) - ends.long()
-        counts = index.gather(1, sentences.lengths[:, None] - 1)[:, 0] + 1
-        index = index.masked_fill(~sentences.mask, int(counts.max()))
-        where = torch.arange(index.shape[1], device=index.device).expand_as(index)
+        owners = ends.long().cumsum(1) - ends.long()
+        counts = owners.gather(1, sentences.lengths[:, None] - 1)[:, 0] + 1
+        owners = owners.masked_fill(~sentences.mask, int(counts.max()))
+        where = torch.arange(owners.shape[1], device=owners.device).expand_as(owners)
         begins = F.pad(ends[:, :-1], (1, 0), value=True)
-        return cls(index, where - torch.where(begins, where, 0).cummax(1).values, counts)
+        return cls(owners, where - torch.where(begins, where, 0).cummax(1).values, counts)
 
     @property
     def most(self) -> int:
@@ -45,7 +45,7 @@ class Words(NamedTuple):
         powers = torch.full((sentences.ids.shape[1],), MULTIPLIER, device=sentences.ids.device).cumprod(0)
         ids = (sentences.ids + 1).masked_fill(sentences.ids == separator, 0)
         found = torch.zeros(len(ids), self.most + 1, dtype=torch.int64, device=ids.device)
-        return found.scatter_add_(1, self.index, ids * powers[self.places])[:, :-1].contiguous()
+        return found.scatter_add_(1, self.owners, ids * powers[self.places])[:, :-1].contiguous()
 
 
 class SpelledWords(nn.Module):
@@ -104,6 +104,6 @@ class SpelledWords(nn.Module):
         ids = sentences.ids.masked_fill(~sentences.mask, 0)
         embedded = F.embedding(ids, self.characters) * sentences.mask[..., None]  # (B, L, ·)
         found = F.relu(self.convolution(embedded.transpose(1, 2)).transpose(1, 2))[:, : ids.shape[1]]
-        index = words.index[..., None].expand_as(found)
+        owners = words.owners[..., None].expand_as(found)
         empty = found.new_zeros(len(ids), words.most + 1, found.shape[-1])
-        return empty.scatter_reduce(1, index, found, "amax")[:, :-1]
+        return empty.scatter_reduce(1, owners, found, "amax")[:, :-1]

@@ -109,7 +109,7 @@ class ImageRun(SequenceRun):
         else:
             images, chosen = self.corpus(which), 0
         flat = images.target.tokens[chosen * self.form.size : (chosen + 1) * self.form.size]
-        [image] = self._unflattened(flat)
+        image: Pixels = self._unflattened(flat)[0]
         return image
 
     def draw(self, num: int = 16, **how: Any) -> Pixels:

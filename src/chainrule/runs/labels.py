@@ -14,11 +14,11 @@ from chainrule.data.cleaning import sentence
 from chainrule.data.labelled import encode_labelled, encode_text, read_labelled
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import normalisation_of
-from chainrule.decoding.translation import by_length, packed
+from chainrule.decoding.translation import packed
 from chainrule.errors import ConfigError
 from chainrule.evaluation.labels import LabelScore, label_score
 from chainrule.models.classifier import Classifier
-from chainrule.runs.predicting import HELD, TOKENS_AT_ONCE, PredictingRun, Said, held
+from chainrule.runs.predicting import HELD, PredictingRun, Said, held, in_groups
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -69,15 +69,13 @@ class LabelRun(PredictingRun):
     ) -> Probabilities:
         """(N, V): P(label | text) of encoded texts, of which no more is read than the model can."""
         cut = [row[: self.model.source_context] for row in rows]
-        found = np.zeros((len(cut), self.model.vocabulary))
-        done = 0
-        for group in by_length([len(row) for row in cut], max(1, len(cut)), TOKENS_AT_ONCE):
+
+        def compute(group: Sequence[int]) -> Probabilities:
             logits = self.model.start(packed([cut[row] for row in group], self.model)).logits[:, 0]
-            found[group] = logits.double().softmax(-1).cpu().numpy()
-            done += len(group)
-            if progress is not None:
-                progress(done / len(cut))
-        return found
+            return logits.double().softmax(-1).cpu().numpy()
+
+        found = in_groups([len(row) for row in cut], compute, progress=progress)
+        return np.stack(found) if found else np.zeros((0, self.model.vocabulary))
 
     def said(self, lines: Iterable[str], *, search: str | None = None, beam: int = 5) -> Iterator[Said | None]:
         if search is not None:

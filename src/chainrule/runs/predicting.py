@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Self, TypeVar
 
 from chainrule.config import RunConfig, Settings
+from chainrule.decoding.translation import by_length
 from chainrule.models.base import AutoregressiveModel, Model
 from chainrule.runs.base import Run
 from chainrule.tokenizers import Tokenizer
@@ -16,7 +17,7 @@ from chainrule.training.checkpoint import RunFolder
 from chainrule.training.loop import Outcome
 
 HELD = 512  # texts that are held at once, to read those of similar length together
-TOKENS_AT_ONCE = 8192
+ROWS_AT_ONCE, TOKENS_AT_ONCE = 256, 8192  # that a model reads, padding included
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
@@ -65,3 +66,18 @@ def held(
         found = iter(predict([text for text in now if text]))
         for text in now:
             yield next(found) if text else None
+
+
+def in_groups(
+    lengths: Sequence[int],
+    compute: Callable[[Sequence[int]], Sequence[Found]],
+    *,
+    progress: Callable[[float], None] | None = None,
+) -> list[Found]:
+    """What `compute` makes of all texts, which it is given as indices, those of similar length at a time."""
+    found: dict[int, Found] = {}
+    for group in by_length(lengths, ROWS_AT_ONCE, TOKENS_AT_ONCE):
+        found |= zip(group, compute(group), strict=True)
+        if progress is not None:
+            progress(len(found) / len(lengths))
+    return [found[row] for row in range(len(lengths))]

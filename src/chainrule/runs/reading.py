@@ -13,11 +13,11 @@ import torch
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.squad import Answer, Cutter, Passage, Question, encode_questions, read_squad
 from chainrule.decoding.pointing import Span, best_spans
-from chainrule.decoding.translation import by_length, packed
+from chainrule.decoding.translation import packed
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.reading import ReadingScore, reading_score
 from chainrule.models.reader import SpanReader
-from chainrule.runs.predicting import TOKENS_AT_ONCE, PredictingRun, Said
+from chainrule.runs.predicting import PredictingRun, Said, in_groups
 
 
 class Answered(NamedTuple):
@@ -78,17 +78,11 @@ class ReadingRun(PredictingRun):
                 f"a question and its passage have {max(map(len, sources))} tokens, and the model reads {limit}; ask "
                 "a shorter question, or train with a smaller data.passage"
             )
-        found: list[Span | None] = [None] * len(sources)
-        done = 0
-        for group in by_length([len(row) for row in sources], 64, TOKENS_AT_ONCE):
-            for row, span in zip(
-                group, best_spans(self.model, packed([sources[row] for row in group], self.model)), strict=True
-            ):
-                found[row] = span
-            done += len(group)
-            if progress is not None:
-                progress(done / len(sources))
-        return [span for span in found if span is not None]
+
+        def compute(group: Sequence[int]) -> list[Span]:
+            return best_spans(self.model, packed([sources[row] for row in group], self.model))
+
+        return in_groups([len(row) for row in sources], compute, progress=progress)
 
     def said(self, lines: Iterable[str], *, search: str | None = None, beam: int = 5) -> Iterator[Said | None]:
         if search is not None:

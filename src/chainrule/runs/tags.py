@@ -11,12 +11,12 @@ from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import normalisation_of
 from chainrule.decoding.beam import beam_search
 from chainrule.decoding.generate import Generation
-from chainrule.decoding.translation import by_length, packed
+from chainrule.decoding.translation import packed
 from chainrule.decoding.viterbi import viterbi
 from chainrule.errors import ConfigError, nearest
 from chainrule.evaluation.labels import LabelScore, label_score
 from chainrule.models.tagger import Tagger
-from chainrule.runs.predicting import HELD, TOKENS_AT_ONCE, PredictingRun, Said, held
+from chainrule.runs.predicting import HELD, PredictingRun, Said, held, in_groups
 
 SEARCHES = ("viterbi", "greedy", "beam")
 
@@ -80,25 +80,17 @@ class TagRun(PredictingRun):
         search = search or ("viterbi" if self.model.reach == 1 else "beam")
         if search not in SEARCHES:
             raise ConfigError(f"unknown search {search!r}; {nearest(search, SEARCHES)}")
-        found: list[Generation | None] = [None] * len(rows)
-        done = 0
-        for group in by_length([len(row) for row in rows], 64, TOKENS_AT_ONCE):
+
+        def compute(group: Sequence[int]) -> list[Generation]:
             source = packed([rows[row] for row in group], self.model)
             counts = [lengths[row] for row in group]
             if search == "viterbi":
-                best = viterbi(self.model, counts, source=source)
-            else:
-                width = 1 if search == "greedy" else beam
-                best = [
-                    one
-                    for one, *_ in beam_search(self.model, [[]] * len(group), width=width, length=counts, source=source)
-                ]
-            for row, one in zip(group, best, strict=True):
-                found[row] = one
-            done += len(group)
-            if progress is not None:
-                progress(done / len(rows))
-        return [one for one in found if one is not None]
+                return viterbi(self.model, counts, source=source)
+            width = 1 if search == "greedy" else beam
+            found = beam_search(self.model, [[]] * len(group), width=width, length=counts, source=source)
+            return [best for best, *_ in found]
+
+        return in_groups([len(row) for row in rows], compute, progress=progress)
 
     def said(self, lines: Iterable[str], *, search: str | None = None, beam: int = 5) -> Iterator[Said | None]:
         for found in self.tag((line.split() for line in lines), search=search, beam=beam):

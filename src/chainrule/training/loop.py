@@ -222,7 +222,7 @@ class Trainer:
         value, mean = min(self._looks(), key=lambda look: look[0])
         with _standing_in(mean, self.model):
             figures = {**self.learner.figures(self.feed.batch(self.at.position)), **self.measure()}
-            badness = self._badness(value, figures)
+            badness = self.badness(value, figures)
             better = badness < self.at.best or self.at.best == math.inf
             if better:
                 self.folder.write_weights(self.model)
@@ -248,7 +248,7 @@ class Trainer:
         self.at.validation_seconds += took
         self.logged += took  # tokens/s is the speed of training alone
 
-    def _badness(self, nats: float, figures: Record) -> float:
+    def badness(self, nats: float, figures: Record) -> float:
         """What the best weights have least of."""
         if self.config.best_by == "loss":
             return nats

@@ -1,6 +1,6 @@
 """Steps of word vectors as products of small matrices: the gradient of `Word2Vec.loss`, written out.
 
-With scores S = H Oᵀ, targets A and weights W (see `models.word2vec.Blocks`) the loss is Σ W softplus(S) − A S, so that
+With scores S = H Oᵀ, targets A and weights W (see `nn.word_blocks`) the loss is Σ W softplus(S) − A S, so that
 
     ∂loss/∂S = W σ(S) − A,    ∂loss/∂H = (∂loss/∂S) O,    ∂loss/∂O = (∂loss/∂S)ᵀ H
 
@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.models.word2vec import Blocks, Lesson, Word2Vec, loss_of
+from chainrule.models.word2vec import Word2Vec
+from chainrule.nn.word_blocks import Blocks, Lesson, loss_of
 
 AT_ONCE = 64  # blocks whose words all see the vectors of before the step
 

@@ -19,9 +19,11 @@ import torch
 
 from chainrule.data.batching import Feed, Position
 from chainrule.data.corpus import Corpus
-from chainrule.models.word2vec import Integers, Lesson, Numbers, Word2Vec
+from chainrule.models.word2vec import Numbers, Word2Vec
+from chainrule.nn.word_blocks import Integers, Lesson
 from chainrule.training.learner import Loss
 from chainrule.training.loop import Trainer
+from chainrule.training.progress import Record
 from chainrule.training.word_steps import learn_by_products
 
 Learn = Callable[[Lesson, float], float]
@@ -32,16 +34,16 @@ class Stretch(NamedTuple):
     """A piece of the text, and what chance makes of it."""
 
     ids: Integers  # (N,)
-    chance: Numbers  # (N, 3), see `Word2Vec.lesson`
+    chance: Numbers  # (N, 2 + C), see `Word2Vec.lesson`
 
 
 @final
 class Stretches(Feed[Stretch]):
     """The text from its beginning to its end, so that whatever its size only a piece is held in memory."""
 
-    def __init__(self, corpus: Corpus, size: int, seed: int) -> None:
+    def __init__(self, corpus: Corpus, size: int, chances: int, seed: int) -> None:
         super().__init__(seed, rank=0, world=1)
-        self.corpus, self.size = corpus, size
+        self.corpus, self.size, self.chances = corpus, size, chances
 
     def batches_per_epoch(self, epoch: int) -> int:
         return -(-len(self.corpus) // self.size)
@@ -49,7 +51,7 @@ class Stretches(Feed[Stretch]):
     def batch(self, position: Position) -> Stretch:
         begin = position.index * self.size
         ids = self.corpus.tokens[begin : begin + self.size].astype(np.int64)
-        return Stretch(ids, np.random.default_rng((self.seed, *position)).random((len(ids), 3)))
+        return Stretch(ids, np.random.default_rng((self.seed, *position)).random((len(ids), self.chances)))
 
     def tokens(self, position: Position) -> int:
         return min(self.size, len(self.corpus) - position.index * self.size)
@@ -66,6 +68,10 @@ class WordVectorTrainer(Trainer):
         assert isinstance(self.model, Word2Vec)
         lesson = self.model.lesson(*batch)
         return Loss(fastest(self.model)(lesson, share * self.config.learning_rate), len(batch.ids))
+
+    def badness(self, nats: float, figures: Record) -> float:
+        """The last weights are the best ones: vectors go on getting better when the loss of new text does not."""
+        return -float(self.at.step)
 
 
 def fastest(model: Word2Vec) -> Learn:
