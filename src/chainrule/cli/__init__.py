@@ -10,6 +10,7 @@ from chainrule.cli import (
     align,
     compare,
     export,
+    frontier,
     generate,
     importing,
     info,
@@ -47,6 +48,7 @@ app.command("score")(score.score)
 app.command("generate")(generate.generate)
 app.command("translate")(translate.translate)
 app.command("align")(align.align)
+app.command("frontier")(frontier.frontier)
 app.command("verify")(verify.verify)
 app.command("info")(info.info)
 app.command("export")(export.export)

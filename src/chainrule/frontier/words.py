@@ -1,0 +1,58 @@
+"""Results in words, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chainrule.frontier.results import Failure, Results, Row, Speed
+from chainrule.reports import figures
+
+
+def quality(figure: float) -> str:
+    """BLEU and chrF have two digits after the point by custom, bits per byte three."""
+    return f"{figure:.2f}" if figure >= 10 else f"{figure:.3f}"
+
+
+def known(results: Results, batch: int) -> list[tuple[Row, Speed]]:
+    """The ways whose quality and speed are both known."""
+    found = ((row, row.speed(batch)) for row in results.rows if results.measure in row.quality)
+    return [(row, speed) for row, speed in found if speed is not None]
+
+
+def finding(results: Results, batch: int) -> str:
+    """Which way is best at a batch size, and what the fastest one costs."""
+    points = known(results, batch)
+    if not points:
+        return ""
+    best, speed = max(points, key=lambda point: (results.merit(point[0]), point[1].items_per_second))
+    sentence = f"At batch {batch}, {best.name} is best: {results.measure} {quality(best.quality[results.measure])}"
+    sentence += f" at {figures.digits(speed.rate(results.rate))} {results.rate}/s"
+    if best.name != results.baseline and speed.times is not None:
+        sentence += f", {figures.digits(speed.times)} times as fast as {results.baseline}"
+    quickest, top = max(points, key=lambda point: point[1].items_per_second)
+    if quickest is not best:
+        times = top.items_per_second / speed.items_per_second
+        change = f"{results.merit(best) - results.merit(quickest):.2f} {results.measure}"
+        cost = f"{change} {'less' if results.more_is_better else 'more'}"
+        sentence += f"; {quickest.name} is {figures.digits(times)} times as fast as that, for {cost}"
+    return sentence + "."
+
+
+def verdict(row: Row, item: str) -> str:
+    """What came of holding a way against the one whose output it must equal; nothing where there is none."""
+    compared = sum(speed.compared for speed in row.speeds)
+    if row.same_as is None or not compared:
+        return ""
+    different = sum(speed.different for speed in row.speeds)
+    if different:
+        return f"no: {different:,} {item}{'s' if different > 1 else ''} not as {row.same_as}"
+    return f"yes: all {compared:,} tokens as {row.same_as}"
+
+
+def gathered(failures: Sequence[Failure]) -> list[tuple[str, str]]:
+    """What failed for one reason together, and the reason."""
+    places: dict[str, list[str]] = {}
+    for failure in failures:
+        where = "quality" if failure.batch is None else f"batch {failure.batch}"
+        places.setdefault(failure.reason, []).append(f"{failure.name} ({where})")
+    return [(", ".join(names), why) for why, names in places.items()]
