@@ -180,7 +180,7 @@ def _show_batch(results: Results, batch: int, measures: list[str]) -> None:
     from rich.table import Table
 
     threads = f"{results.threads} thread{'s' if results.threads > 1 else ''}"
-    title = f"batch {batch}, {threads}; × {results.baseline}"
+    title = f"batch {batch}, {threads}; ×: times as fast as {results.baseline}"
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left", title_style="bold")
     table.add_column("way", overflow="fold")
     checked = any(row.same_as is not None for row in results.rows)
@@ -203,7 +203,7 @@ def _cells(results: Results, row: Row, speed: Speed, measures: list[str], *, che
 
     yield escape(row.name)
     for measure in measures:
-        yield quality(row.quality[measure]) if measure in row.quality else "–"
+        yield quality(row.quality[measure], measure) if measure in row.quality else "–"
     low, high = speed.interval
     yield digits(speed.items_per_second)
     yield f"{digits(low)}–{digits(high)}"

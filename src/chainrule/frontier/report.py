@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from chainrule.frontier.results import Results, Row, Speed
-from chainrule.frontier.words import gathered, known, quality, verdict
+from chainrule.frontier.words import gathered, known, measured, quality, verdict
 from chainrule.reports import figures
 from chainrule.reports.charts import NARROW, WIDE, Chart, Frame, Looks, Spot, Variant, against_speed, both, looks
 from chainrule.reports.page import KeyFigure, facts, page
@@ -78,7 +78,7 @@ def _chart(points: Sequence[tuple[Row, Speed]], results: Results, look: Looks, f
 
 
 def _tip(row: Row, speed: Speed, results: Results) -> str:
-    said = ", ".join(f"{name} {quality(figure)}" for name, figure in row.quality.items())
+    said = ", ".join(f"{name} {quality(figure, name)}" for name, figure in row.quality.items())
     times = "" if speed.times is None else f", {figures.digits(speed.times)} × {results.baseline}"
     return f"{row.name}: {said} at {figures.digits(speed.rate(results.rate))} {results.rate}/s{times}"
 
@@ -99,11 +99,11 @@ def _key_figures(results: Results) -> list[KeyFigure]:
     if not assessed:
         return []
     best = max(assessed, key=results.merit)
-    found = [KeyFigure("Best", quality(best.quality[results.measure]), results.measure, best.way, best.run)]
+    found = [KeyFigure("Best", measured(results, best), results.measure, best.way, best.run)]
     for batch in results.batches:
         if points := known(results, batch):
             row, speed = max(points, key=lambda point: point[1].items_per_second)
-            note = f"{row.way}, {results.measure} {quality(row.quality[results.measure])}"
+            note = f"{row.way}, {results.measure} {measured(results, row)}"
             value = figures.digits(speed.rate(results.rate))
             found.append(KeyFigure(f"Fastest at batch {batch}", value, f"{results.rate}/s", note, row.run))
     return found
