@@ -208,9 +208,8 @@ def test_a_mistake_is_one_line(
 def test_files_and_runs_must_fit_together(
     chainrule: Command, runs: dict[str, Path], files: tuple[object, ...], held_out: Path, tmp_path: Path
 ) -> None:
-    source, short, empty = files[1], tmp_path / "short.de", tmp_path / "empty.en"
+    source, short = files[1], tmp_path / "short.de"
     short.write_text("x\n")
-    empty.write_text("\n")
     out = ("--out", tmp_path / "out")
     refused(chainrule("frontier", runs["base"], "--source", source, *out), "--references")
     refused(chainrule("frontier", runs["base"], *out), "--source", "--data")
@@ -221,7 +220,7 @@ def test_files_and_runs_must_fit_together(
     refused(chainrule("frontier", runs["base"], *files[:2], "--references", tmp_path / "none", *out), "none")
     refused(chainrule("frontier", runs["base"], runs["gpt"], *files, *out), "which writes text", "that translates")
     refused(chainrule("frontier", runs["base"], "--data", held_out, *out), "which translates", "that writes text")
-    refused(chainrule("frontier", runs["gpt"], "--data", short, *out), "1 tokens", "give a longer text")
+    refused(chainrule("frontier", runs["gpt"], "--data", short, *out), "2 tokens", "give a longer text")
     assert not (tmp_path / "out").exists()
 
 

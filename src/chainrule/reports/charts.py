@@ -19,6 +19,7 @@ from chainrule.reports.scales import Scale, Tick, around, round_numbers, round_p
 FONT = 12.5
 LOOKS = {
     "mixture": 0,
+    "ensemble": 0,
     "gpt": 1,
     "recurrent": 2,
     "causal_conv": 3,
@@ -28,7 +29,6 @@ LOOKS = {
     "ngram": 7,
     "hybrid_language": 8,
     # These translate, and are never drawn beside those above.
-    "ensemble": 0,
     "transformer": 1,
     "seq2seq": 2,
     "nonautoregressive": 3,
