@@ -72,7 +72,7 @@ def test_a_sentence_names_the_best_and_what_the_fastest_costs(results: Results, 
         "masked 1 pass is 19.8 times as fast as that, for 8.60 BLEU less."
     )
     assert finding(text_results, 16) == (
-        "At batch 16, gpt greedy, draft ngram is best: bits/byte 1.912 at 3900 tokens/s, "
+        "At batch 16, gpt greedy, draft ngram is best: bits/byte 1.912 at 3,900 tokens/s, "
         "1.34 times as fast as gpt greedy."
     )
     assert finding(results, 64) == ""

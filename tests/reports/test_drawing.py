@@ -162,4 +162,9 @@ def test_numbers_have_three_digits_that_mean_something() -> None:
         "1.2 min",
         "1.5 h",
     ]
-    assert [figures.perplexity(number) for number in (4.0563, 91.84, 3.2e7)] == ["4.06", "91.8", "3.2e+07"]
+    assert [figures.perplexity(number) for number in (4.0563, 91.84, 1234, 3.2e7)] == [
+        "4.06",
+        "91.8",
+        "1,234",
+        "3.2e+07",
+    ]

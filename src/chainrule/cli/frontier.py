@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def frontier(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs with one task.", show_default=False)
+        list[Path], typer.Argument(metavar="RUN", help="Folders of runs with one task.", show_default=False)
     ],
     out: Annotated[
         Path, typer.Option(help="Folder for results.json and report.html; it may hold a beginning.", show_default=False)
