@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from chainrule.cli import main
+from tests.browser import BROWSERS, Open
 
 
 class Outcome(NamedTuple):
@@ -67,3 +69,42 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real data sets are not there")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    reason = "playwright is not installed: pip install playwright"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    with playwright.sync_playwright() as started:
+        path = next(filter(None, map(shutil.which, BROWSERS)), started.chromium.executable_path)
+        if not Path(path).exists():
+            pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path, and playwright has none of its own")
+        launched = started.chromium.launch(executable_path=path)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_file(browser: Any) -> Iterator[Open]:
+    """Open a page; at the end nothing may have been asked of the network, and no error logged."""
+    contexts: list[Any] = []
+    requests: list[str] = []
+    complaints: list[str] = []
+
+    def open_page(path: Path, *, scheme: str = "light", width: int = 1280, scripts: bool = True) -> Any:
+        context = browser.new_context(
+            offline=True, color_scheme=scheme, viewport={"width": width, "height": 900}, java_script_enabled=scripts
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert complaints == []

@@ -93,11 +93,14 @@ class BranchLikelihood(Objective, Reporting):
     def __call__(self, model: NeuralModel, hidden: Tensor, targets: Tensor) -> Tensor:
         assert isinstance(model, Branched)
         branches = model.branch_log_probs(hidden)  # (2, N, V)
-        whole = self._loss(model.mix(branches, hidden), targets)
-        return whole + self.weight * (self._loss(branches[0], targets) + self._loss(branches[1], targets))
+        own = branches.gather(-1, targets.expand(2, -1)[..., None])  # (2, N, 1): all that is needed without smoothing
+        loss = -self._weighed(model, own, hidden)
+        if not self.epsilon:
+            return loss
+        return (1 - self.epsilon) * loss - self.epsilon / branches.shape[-1] * self._weighed(model, branches, hidden)
 
-    def _loss(self, log_probs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(log_probs, targets, reduction="sum", label_smoothing=self.epsilon)
+    def _weighed(self, model: Branched, log_probs: Tensor, hidden: Tensor) -> Tensor:
+        return model.mix(log_probs, hidden).sum() + self.weight * log_probs.sum()
 
     def figures(self, model: NeuralModel, hidden: Tensor) -> dict[str, float]:
         assert isinstance(model, Branched)

@@ -2,85 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chainrule.comparison.report import render, render_curve
 from chainrule.comparison.results import BudgetCurve, Results
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-Open = Callable[..., Any]
-
-CONTRAST = """
-() => {
-  const pixel = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const over = (colour, below) => {
-    pixel.fillStyle = below; pixel.fillRect(0, 0, 1, 1);
-    pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1);
-    return `rgb(${[...pixel.getImageData(0, 0, 1, 1).data].slice(0, 3)})`;
-  };
-  const ground = (element) => element
-    ? over(getComputedStyle(element).backgroundColor, ground(element.parentElement)) : "white";
-  const light = (colour) => {
-    const [red, green, blue] = colour.match(/\\d+/g).map((part) => part / 255)
-      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
-  };
-  const texts = [...document.querySelectorAll("main *, .top *, footer *")].filter((element) =>
-    element.checkVisibility() && !element.closest("svg, option, .unseen, noscript")
-    && [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()));
-  return texts.map((element) => {
-    const below = ground(element);
-    const [one, two] = [light(over(getComputedStyle(element).color, below)), light(below)];
-    return [Math.max(one, two) / Math.min(one, two), element.outerHTML.slice(0, 120)];
-  }).sort((one, two) => one[0] - two[0])[0];
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        path = next(filter(None, map(shutil.which, BROWSERS)), started.chromium.executable_path)
-        if not Path(path).exists():
-            pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path, and playwright has none of its own")
-        launched = started.chromium.launch(executable_path=path)
-        yield launched
-        launched.close()
+from tests.browser import CONTRAST, OVERLAPS, Open
 
 
 @pytest.fixture
-def opened(browser: Any, results: Results, budget_curve: BudgetCurve, tmp_path: Path) -> Iterator[Open]:
-    """Open the report; at the end nothing may have been asked of the network, and no error logged."""
-    contexts: list[Any] = []
-    requests: list[str] = []
-    complaints: list[str] = []
+def opened(open_file: Open, results: Results, budget_curve: BudgetCurve, tmp_path: Path) -> Open:
+    """Open the report, or the page of budgets."""
     (tmp_path / "report.html").write_text(render(results), encoding="utf-8")
     (tmp_path / "curve.html").write_text(render_curve(budget_curve), encoding="utf-8")
-
-    def open_page(name: str = "report", *, scheme: str = "light", width: int = 1280, scripts: bool = True) -> Any:
-        context = browser.new_context(
-            offline=True, color_scheme=scheme, viewport={"width": width, "height": 900}, java_script_enabled=scripts
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto((tmp_path / f"{name}.html").as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
-    assert complaints == []
+    return lambda name="report", **how: open_file(tmp_path / f"{name}.html", **how)
 
 
 LOOKS = pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 400), ("dark", 400)])
@@ -108,17 +44,7 @@ def test_the_writing_in_charts_is_large_enough_to_read_and_covers_no_other(opene
         "svg.chart text", "texts => texts.map((text) => text.getBoundingClientRect().height)"
     )
     assert min(size for size in sizes if size) > 10
-    overlaps = page.eval_on_selector_all(
-        "svg.chart",
-        """charts => charts.filter((chart) => chart.checkVisibility()).flatMap((chart) => {
-          const texts = [...chart.querySelectorAll("text")];
-          const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
-          return boxes.flatMap(([one, a], index) => boxes.slice(index + 1).filter(([, b]) =>
-            a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4
-          ).map(([two]) => one + " / " + two));
-        })""",
-    )
-    assert overlaps == []
+    assert page.evaluate(OVERLAPS) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -108,19 +106,6 @@ def test_rows_at_different_positions_go_on_together() -> None:
         torch.testing.assert_close(together.logits[row, 0], expected)
 
 
-def test_gradients_through_extend_equal_those_through_logits() -> None:
-    model, ids = model_of(), text()
-    step = model.start(batch_size=3)
-    logits = [step.logits]
-    for chunk in ids[:, :-1].split([5, 1, 5], dim=1):
-        step = model.extend(chunk, step.state)
-        logits.append(step.logits)
-    parameters = list(model.parameters())
-    chunked = torch.autograd.grad(torch.cat(logits, dim=1).square().sum(), parameters)
-    whole = torch.autograd.grad(model.logits(Batch(Sequences.full(ids))).square().sum(), parameters)
-    torch.testing.assert_close(chunked, whole)
-
-
 @torch.no_grad()
 def test_the_state_has_the_size_of_the_context_from_the_start() -> None:
     model = model_of()
@@ -144,29 +129,6 @@ def test_a_sequence_longer_than_the_context_is_refused() -> None:
         full = model.extend(text(rows, 15), model.start(batch_size=rows).state).state
         with refused:
             model.step(torch.zeros(rows, dtype=torch.int64), full)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@torch.no_grad()
-def test_the_readout_is_its_table(tied: bool) -> None:
-    model, hidden = model_of(tied=tied), torch.randn(4, 8, dtype=torch.float64)
-    weight, bias = model.readout_table()
-    assert bias is not None
-    torch.testing.assert_close(model.readout(hidden), hidden @ weight[:VOCABULARY].T + bias)
-
-
-def test_dropout_acts_in_training_only() -> None:
-    model, batch = model_of(dropout=0.5), Batch(Sequences.full(text()))
-    assert torch.equal(model.logits(batch), model.logits(batch))
-    model.train()
-    assert not torch.equal(model.logits(batch), model.logits(batch))
-
-
-def test_an_untrained_model_predicts_almost_uniformly() -> None:
-    torch.manual_seed(0)
-    model = AttentiveConv(AttentiveConvConfig(vocabulary=65))
-    losses = -model.log_prob(Batch(Sequences.full(torch.randint(65, (4, 64))))) / 64
-    assert losses.mean().item() == pytest.approx(math.log(65), abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,6 @@ def test_what_is_remembered_of_the_target_is_one_vector() -> None:
     assert sizes == {WIDTH + 5 * (6 + WIDTH) + 1}  # h, keys and values of the source, its length
 
 
-def test_dropout_acts_in_training_only() -> None:
-    model = model_of(dropout=0.5)
-    assert torch.equal(model.logits(batch()), model.logits(batch()))
-    model.train()
-    assert not torch.equal(model.logits(batch()), model.logits(batch()))
-
-
 def test_it_learns_to_copy() -> None:
     torch.manual_seed(0)
     sizes = {"vocabulary": 6, "source_vocabulary": 6, "width": 32, "attention_width": 32, "dropout": 0.0}

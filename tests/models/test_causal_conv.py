@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -110,35 +108,12 @@ def test_gradients_through_extend_are_those_through_logits_until_the_state_is_de
     assert not torch.allclose(gradients(cut=True)[1], whole[1])  # of the embeddings
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@torch.no_grad()
-def test_the_readout_is_its_table(tied: bool) -> None:
-    model, hidden = model_of(tied=tied), torch.randn(4, 8, dtype=torch.float64)
-    weight, bias = model.readout_table()
-    assert bias is not None
-    torch.testing.assert_close(model.readout(hidden), hidden @ weight[:VOCABULARY].T + bias)
-
-
 def test_every_weight_but_the_table_and_its_bias_is_a_hidden_matrix() -> None:
     model = model_of(layers=1)
     tables = {id(table) for table in model.tables()}
     matrices = {name for name, value in model.named_parameters() if value.ndim == 2 and id(value) not in tables}
     assert matrices == {"layers.0.value.weight", "layers.0.gate.weight", "layers.0.out.weight"}
     assert {name for name, value in model.named_parameters() if value.ndim != 2} == {"tokens.bias"}
-
-
-def test_dropout_acts_in_training_only() -> None:
-    model, batch = model_of(dropout=0.5), Batch(Sequences.full(text()))
-    assert torch.equal(model.logits(batch), model.logits(batch))
-    model.train()
-    assert not torch.equal(model.logits(batch), model.logits(batch))
-
-
-def test_an_untrained_model_predicts_almost_uniformly() -> None:
-    torch.manual_seed(0)
-    model = CausalConv(CausalConvConfig(vocabulary=65))
-    losses = -model.log_prob(Batch(Sequences.full(torch.randint(65, (4, 64))))) / 64
-    assert losses.mean().item() == pytest.approx(math.log(65), abs=0.1)
 
 
 def test_it_learns_to_remember_a_token_within_its_receptive_field() -> None:

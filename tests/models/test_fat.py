@@ -139,13 +139,6 @@ def test_a_source_longer_than_the_context_is_refused() -> None:
         model_of().start(Sequences.full(torch.zeros(1, 17, dtype=torch.int64)))
 
 
-def test_dropout_acts_in_training_only() -> None:
-    model = model_of(dropout=0.5)
-    assert torch.equal(model.logits(batch()), model.logits(batch()))
-    model.train()
-    assert not torch.equal(model.logits(batch()), model.logits(batch()))
-
-
 def test_a_model_that_writes_from_the_end_says_so() -> None:
     assert reads_backwards(model_of(direction="right_to_left"))
     assert not reads_backwards(model_of())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -105,29 +103,6 @@ def test_what_stands_before_a_text_can_be_read_and_never_predicted(tied: bool, t
     assert (model.bos, model.nothing) == (VOCABULARY, VOCABULARY + 1)
     assert after(model, text()).shape == (3, VOCABULARY)
     assert [table.shape for table in model.tables()] == tables
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@torch.no_grad()
-def test_the_readout_is_its_table(tied: bool) -> None:
-    model, hidden = model_of(tied=tied), torch.randn(4, 8, dtype=torch.float64)
-    weight, bias = model.readout_table()
-    assert bias is not None
-    torch.testing.assert_close(model.readout(hidden), hidden @ weight[:VOCABULARY].T + bias)
-
-
-def test_dropout_acts_in_training_only() -> None:
-    model, batch = model_of(dropout=0.5), Batch(Sequences.full(text()))
-    assert torch.equal(model.logits(batch), model.logits(batch))
-    model.train()
-    assert not torch.equal(model.logits(batch), model.logits(batch))
-
-
-def test_an_untrained_model_predicts_almost_uniformly() -> None:
-    torch.manual_seed(0)
-    model = FiniteMemory(FiniteMemoryConfig(vocabulary=65))
-    losses = -model.log_prob(Batch(Sequences.full(torch.randint(65, (4, 64))))) / 64
-    assert losses.mean().item() == pytest.approx(math.log(65), abs=0.1)
 
 
 def test_it_learns_to_repeat_the_token_k_places_back() -> None:

@@ -80,20 +80,6 @@ def test_a_state_whose_positions_are_wound_back_forgets_the_tokens_after_them(la
     torch.testing.assert_close(again.logits, read(model, torch.tensor([1, 2]), read(model, prompt)).logits)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gradients_through_extend_equal_those_through_logits(layout: str) -> None:
-    model, ids = tiny(layout), tokens(2, 6)
-    step = model.start(batch_size=2)
-    predictions = [step.logits]
-    for chunk in ids[:, :5].split([2, 1, 2], dim=1):
-        step = model.extend(chunk, step.state)
-        predictions.append(step.logits)
-    parameters = list(model.parameters())
-    chunked = torch.autograd.grad(F.cross_entropy(torch.cat(predictions, 1).mT, ids), parameters)
-    whole = torch.autograd.grad(F.cross_entropy(model.logits(Batch(Sequences.full(ids))).mT, ids), parameters)
-    torch.testing.assert_close(chunked, whole)
-
-
 def test_a_detached_state_cuts_the_gradient_and_keeps_the_values() -> None:
     model, ids = tiny(), tokens(1, 6)[0]
     cut = read(model, ids[3:], Step(torch.empty(0), detach(read(model, ids[:3]).state)))
@@ -146,13 +132,6 @@ def test_tied_embeddings_are_the_readout(layout: str) -> None:
     bias = 0 if tied.bias is None else tied.bias
     torch.testing.assert_close(tied.readout(hidden), hidden @ tied.tokens.embed(torch.arange(VOCABULARY)).T + bias)
     assert untied.readout(hidden).shape == (5, VOCABULARY)
-
-
-def test_dropout_acts_in_training_only() -> None:
-    model, batch = tiny(dropout=0.5), Batch(Sequences.full(tokens(1, 8)))
-    assert torch.equal(model.logits(batch), model.logits(batch))
-    model.train()
-    assert not torch.equal(model.logits(batch), model.logits(batch))
 
 
 def test_an_untrained_modern_model_predicts_almost_uniformly() -> None:

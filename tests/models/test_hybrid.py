@@ -123,12 +123,13 @@ def test_attention_maps_are_distributions_over_the_real_source() -> None:
 # Training
 
 
-def test_branches_have_losses_of_their_own_in_training() -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_branches_have_losses_of_their_own_in_training(smoothing: float) -> None:
     model, batch = translator(), pair()
     hidden, targets = model.hidden(batch).flatten(0, 1), batch.target.ids.flatten()
-    first, second = model.branch_log_probs(hidden)
-    parts = [F.nll_loss(log_probs, targets, reduction="sum") for log_probs in (model.readout(hidden), first, second)]
-    found = BranchLikelihood(0.5)(model, hidden, targets)
+    predictions = (model.readout(hidden), *model.branch_log_probs(hidden))
+    parts = [F.cross_entropy(one, targets, reduction="sum", label_smoothing=smoothing) for one in predictions]
+    found = BranchLikelihood(0.5, smoothing)(model, hidden, targets)
     torch.testing.assert_close(found, parts[0] + 0.5 * parts[1] + 0.5 * parts[2])
     figures = BranchLikelihood(0.5).figures(model, hidden)
     assert figures == {"gamma": pytest.approx(float(model.shares(hidden).detach().mean()))}

@@ -98,11 +98,3 @@ def test_both_stages_learn_from_the_mixture() -> None:
     model = model_of()
     (-model.log_prob(Batch(Sequences.full(text())))).sum().backward()
     assert all(parameter.grad is not None and bool(parameter.grad.any()) for parameter in model.parameters())
-
-
-def test_dropout_is_at_work_in_training_and_off_in_evaluation() -> None:
-    model, batch = model_of(dropout=0.5), Batch(Sequences.full(text()))
-    assert torch.equal(model.logits(batch), model.logits(batch))
-    model.train()
-    assert not torch.equal(model.logits(batch), model.logits(batch))
-    torch.testing.assert_close(model.logits(batch).exp().sum(-1), torch.ones(3, 10, dtype=torch.float64))

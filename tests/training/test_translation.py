@@ -190,7 +190,7 @@ def test_the_folder_holds_both_vocabularies_and_what_was_cleaned(words: dict[str
 def test_bleu_can_be_left_out(words: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(tmp_path / "run", words, steps=2, train={"validate_bleu": False})
     assert not any("valid_bleu" in record for record in records(run.path))
-    monkeypatch.setattr("chainrule.material.find_spec", lambda name: None)
+    monkeypatch.setattr("chainrule.material.pairs.find_spec", lambda name: None)
     run = train(tmp_path / "without", words, steps=2)
     assert not any("valid_bleu" in record for record in records(run.path))
     with pytest.raises(MissingExtra, match=r"chainrule\[translation\]"):

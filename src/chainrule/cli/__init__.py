@@ -13,6 +13,7 @@ from chainrule.cli import (
     embed,
     export,
     fill,
+    frontier,
     generate,
     importing,
     info,
@@ -57,6 +58,7 @@ app.command("draw")(draw.draw)
 app.command("embed")(embed.embed)
 app.command("words")(words.words)
 app.command("fill")(fill.fill)
+app.command("frontier")(frontier.frontier)
 app.command("verify")(verify.verify)
 app.command("info")(info.info)
 app.command("export")(export.export)

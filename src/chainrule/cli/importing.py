@@ -14,7 +14,9 @@ from chainrule.cli.options import Json, print_json, print_table
 def import_(
     path: Annotated[
         Path,
-        typer.Argument(help="A Hugging Face GPT-2 or BERT folder, an ARPA file or a word2vec file.", show_default=False),
+        typer.Argument(
+            help="A Hugging Face GPT-2 or BERT folder, an ARPA file or a word2vec file.", show_default=False
+        ),
     ],
     from_: Annotated[Form, typer.Option("--from", help="hf, arpa or word2vec.")],
     out: Annotated[Path, typer.Option(help="Folder of the new run.", show_default=False)],

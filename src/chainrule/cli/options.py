@@ -92,6 +92,15 @@ def open_predictor(path: Path, **how: Any) -> PredictingRun:
     return require(run, PredictingRun)  # type: ignore[type-abstract]  # nothing is made of it
 
 
+def read_lines(path: Path) -> list[str]:
+    """All lines of a text file, empty ones too."""
+    from chainrule.data.text import find_files, read_text
+
+    (file,), _ = find_files(str(path))
+    lines = "".join(read_text(file)).split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
 def print_json(values: Mapping[str, Any] | Sequence[Any]) -> None:
     """One JSON value on standard output, and nothing else."""
     typer.echo(json.dumps(values, ensure_ascii=False, indent=2))

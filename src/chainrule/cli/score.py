@@ -22,6 +22,7 @@ from chainrule.cli.options import (
     output,
     print_json,
     print_table,
+    read_lines,
     score_rows,
 )
 from chainrule.cli.translate import BatchSize, Beam, LengthCandidates, LengthPenalty, Passes, Shortlist
@@ -185,7 +186,7 @@ def _score_translations(
     from chainrule.decoding import Search
 
     search = Search.parse(settings)
-    texts, wanted = _lines(source), _lines(references)
+    texts, wanted = read_lines(source), read_lines(references)
     with _bar() as progress:
         found = run.score_translations(
             texts, wanted, search, batch=batch, target_language=target_language, progress=progress
@@ -205,15 +206,6 @@ def _how(run: TranslationRun, search: Search) -> str:
         effort = effort_of(run.model, search)
         return f"in parallel: passes {effort.passes}, lengths {effort.lengths}"
     return f"beam {search.beam}, length penalty {search.length_penalty:g}"
-
-
-def _lines(path: Path) -> list[str]:
-    """All lines of a text file, empty ones too."""
-    from chainrule.data.text import find_files, read_text
-
-    (file,), _ = find_files(str(path))
-    lines = "".join(read_text(file)).split("\n")
-    return lines if lines[-1] else lines[:-1]
 
 
 @contextlib.contextmanager

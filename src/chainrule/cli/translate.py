@@ -63,6 +63,14 @@ def translate(
         Path | None,
         typer.Option(metavar="RUN", help="Rank what this run finds, too, by what both find.", show_default=False),
     ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN|self",
+            help="With --beam 1: the same, sooner. Let a smaller run guess ahead, or the plan of a hybrid run itself.",
+            show_default=False,
+        ),
+    ] = None,
     batch: BatchSize = 32,
     longest: Annotated[int, typer.Option(min=1, help="Longer lines, in tokens, are passed on as they are.")] = 1000,
     checkpoint: Checkpoint = "best",
@@ -88,12 +96,20 @@ def translate(
     how: dict[str, Any] = {"device": device, "threads": threads, "checkpoint": checkpoint}
     opened = open_translator(run, **how)
     other = None if agree_with is None else open_translator(agree_with, **how)
+    guesses = draft if draft in (None, "self") else open_translator(Path(draft), device=device)
     window = 1 if sys.stdin.isatty() else WINDOW * batch  # a person waits for each line
     begin = time.perf_counter()
     counts: Counter[str] = Counter()
     lines = Lines(sys.stdin.buffer)
     results = opened.translate(
-        lines, search, batch=batch, longest=longest, copy_unknown=copy_unknown, agree_with=other, window=window
+        lines,
+        search,
+        batch=batch,
+        longest=longest,
+        copy_unknown=copy_unknown,
+        agree_with=other,
+        draft=guesses,
+        window=window,
     )
     for number, found in enumerate(lines.watched(results)):
         counts[found[0].finished] += 1

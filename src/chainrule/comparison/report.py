@@ -1,36 +1,23 @@
 """`report.html`: one file that shows all that a comparison found, and needs nothing else to be read.
 
-The page carries its own style and script, and a content security policy by which it can load nothing and run no other
-script: the held-out text and the samples in it are data of the user's. Everything is there without JavaScript; with
-it, the reader can choose which model colours the text.
+Everything is there without JavaScript; with it, the reader can choose which model colours the text.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
-from chainrule.comparison import figures
-from chainrule.comparison.charts import (
-    NARROW,
-    WIDE,
-    Chart,
-    Looks,
-    budget_lines,
-    frontier,
-    learning_curves,
-    looks,
-)
+from chainrule.comparison.charts import budget_lines, frontier, learning_curves
 from chainrule.comparison.results import Analysis, BudgetCurve, Excerpt, Results, Row
 from chainrule.comparison.tables import HeatTable, heat_table, leaderboard
+from chainrule.reports import figures
+from chainrule.reports.charts import NARROW, WIDE, Looks, Variant, both, looks
+from chainrule.reports.page import KeyFigure, facts, page
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
+PACKAGE = "chainrule.comparison"
 SURPRISE = (1, 2, 3, 5, 8, 12)
 """Bits at which the colour of a token changes; the same steps as `chainrule score --per-token`."""
 ADVANTAGE = (0.5, 1.5, 4)
@@ -40,9 +27,13 @@ ADVANTAGE = (0.5, 1.5, 4)
 def render(results: Results) -> str:
     """The whole page."""
     rows, analysis = results.rows, results.analysis
-    look = looks(row.name for row in rows)
-    return _page(
+    look = looks({row.name: row.name for row in rows})
+    return page(
+        PACKAGE,
         "report.html.j2",
+        filters={"heat": heat},
+        surprise=SURPRISE,
+        advantage=ADVANTAGE,
         results=results,
         look=look,
         headline=_headline(rows, "these images" if results.unit == "dim" else "this text"),
@@ -53,32 +44,16 @@ def render(results: Results) -> str:
         mixtures=[row for row in rows if row.parts],
         heat_tables=_heat_tables(analysis, rows, results.unit) if analysis else [],
         passages=_passages(analysis.excerpts) if analysis else [],
-        protocol=_lines(results.protocol),
+        protocol=facts(results.protocol),
     )
 
 
 def render_curve(curve: BudgetCurve) -> str:
     """The page of a comparison at several budgets."""
-    look = looks(curve.bits_per_byte)
+    look = looks({name: name for name in curve.bits_per_byte})
     wide, narrow = replace(WIDE, height=480), replace(NARROW, height=380)
-    return _page(
-        "curve.html.j2",
-        curve=curve,
-        look=look,
-        charts=_both(budget_lines(curve, look, wide), budget_lines(curve, look, narrow)),
-    )
-
-
-class Variant(NamedTuple):
-    """A chart, and the class by which the style sheet shows it or not."""
-
-    chart: Chart
-    shown: str
-
-
-def _both(wide: Chart, narrow: Chart, extra: str = "") -> list[Variant]:
-    """Text in a drawing shrinks with it, so small screens get a drawing of their own."""
-    return [Variant(wide, f"wide {extra}".strip()), Variant(narrow, f"narrow {extra}".strip())]
+    charts = both(partial(budget_lines, curve, look), wide, narrow)
+    return page(PACKAGE, "curve.html.j2", curve=curve, look=look, charts=charts)
 
 
 def _learning(rows: Sequence[Row], look: Looks, unit: str) -> list[Variant]:
@@ -87,11 +62,7 @@ def _learning(rows: Sequence[Row], look: Looks, unit: str) -> list[Variant]:
     return [
         variant
         for log, extra in ((True, "log"), (False, "linear"))
-        for variant in _both(
-            learning_curves(rows, look, WIDE, log=log, unit=unit),
-            learning_curves(rows, look, NARROW, log=log, unit=unit),
-            extra,
-        )
+        for variant in both(partial(learning_curves, rows, look, log=log, unit=unit), WIDE, NARROW, extra)
     ]
 
 
@@ -99,7 +70,7 @@ def _frontier(rows: Sequence[Row], look: Looks, unit: str) -> list[Variant]:
     if not any(row.decode_tokens_per_second > 0 for row in rows):
         return []
     wide = replace(WIDE, right=NARROW.right)  # the names stand beside the marks, not in the margin
-    return _both(frontier(rows, look, wide, unit=unit), frontier(rows, look, NARROW, unit=unit))
+    return both(partial(frontier, rows, look, unit=unit), wide, NARROW)
 
 
 def _heat_tables(analysis: Analysis, rows: Sequence[Row], unit: str) -> list[HeatTable]:
@@ -116,16 +87,6 @@ def _headline(rows: Sequence[Row], what: str) -> str:
     if len(rows) == 1:
         return f"How well {rows[0].name} predicts {what}"
     return f"{'A mixture of models' if rows[0].kind == 'mixture' else rows[0].name} predicts {what} best"
-
-
-class KeyFigure(NamedTuple):
-    """A number that a reader should take away."""
-
-    title: str
-    value: str
-    unit: str
-    note: str
-    name: str  # of the model
 
 
 def _key_figures(rows: Sequence[Row], unit: str) -> list[KeyFigure]:
@@ -176,60 +137,3 @@ def _passages(excerpts: Sequence[Excerpt]) -> list[Passage]:
 def heat(bits: float) -> int:
     """The step of the colour scale that so much surprise has."""
     return sum(bits >= edge for edge in SURPRISE)
-
-
-class Line(NamedTuple):
-    """One fact of the protocol."""
-
-    name: str
-    value: str
-    depth: int
-
-
-def _lines(facts: dict[str, Any], depth: int = 0) -> list[Line]:
-    """Nested facts as a list; a fact with facts of its own heads them."""
-    found: list[Line] = []
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            found += [Line(name, "", depth), *_lines(value, depth + 1)]
-        else:
-            found.append(Line(name.replace("_", " "), _said(value), depth))
-    return found
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _page(template: str, **values: Any) -> str:
-    folder = resources.files("chainrule.comparison") / "page"
-    script = (folder / "page.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template(template)
-        .render(style=(folder / "page.css").read_text(encoding="utf-8"), script=script, script_digest=digest, **values)
-    )
-
-
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("chainrule.comparison", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "count": figures.count,
-        "memory": figures.memory,
-        "duration": figures.duration,
-        "perplexity": figures.perplexity,
-        "heat": heat,
-    }
-    environment.globals |= {"surprise": SURPRISE, "advantage": ADVANTAGE}
-    return environment

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from chainrule.comparison.results import Bucket, Row
-from chainrule.comparison.scales import Scale, around
+from chainrule.reports.scales import Scale, around
 
 WORSE = (0.01, 0.03, 0.06, 0.12, 0.25)
 """Shares of the best figure at which the colour of a cell changes."""

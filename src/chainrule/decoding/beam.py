@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from chainrule.decoding.choose import FORBIDDEN
-from chainrule.decoding.generate import NOT_A_NUMBER, Finish, Generation, Stop, check_request
+from chainrule.decoding.generate import NOT_A_NUMBER, Finish, Generation, Stop, check_request, one_to_each
 from chainrule.decoding.ranking import Normaliser, power
 from chainrule.decoding.reading import Reader
 from chainrule.errors import DecodingError
@@ -152,9 +152,7 @@ def beam_search(
     other prompts are beside it. A source makes row i the search for translations of source i; `length` may then be a
     limit for each. With `ended_first`, results that reached EOS rank before those that the limit has cut.
     """
-    lengths = [length] * len(prompts) if isinstance(length, int) else list(length)
-    if len(lengths) != len(prompts):
-        raise DecodingError(f"{len(prompts)} prompts came with {len(lengths)} lengths; give one to each, or one to all")
+    lengths = one_to_each(length, prompts)
     check_request(model, prompts, length=min(lengths, default=1), eos=eos, suppress=suppress, source=source)
     if not 1 <= num <= width:
         raise DecodingError(f"{num} results were asked of a beam of width {width}; ask for 1 to {max(1, width)}")

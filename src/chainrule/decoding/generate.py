@@ -45,7 +45,7 @@ def generate(
     model: AutoregressiveModel,
     prompts: Sequence[Sequence[int]],
     *,
-    length: int,
+    length: int | Sequence[int],
     sampling: Sampling,
     seeds: Sequence[int],
     eos: int | None = None,
@@ -55,7 +55,8 @@ def generate(
     draft: AutoregressiveModel | Drafter | None = None,
     pace: Pace | None = None,
 ) -> list[Generation]:
-    """Write at most `length` tokens after each prompt. Row i is what prompt i gives alone with seed i.
+    """Write at most `length` tokens after each prompt, or as many as it has for each. Row i is what prompt i gives
+    alone with seed i.
 
     With a `draft`, a cheaper model over the same vocabulary or another `Drafter`, the same text is written in less
     time, where the draft is good enough (see `speculative`). How far it guesses ahead is found out while writing,
@@ -89,7 +90,7 @@ def stream(
     model: AutoregressiveModel,
     prompts: Sequence[Sequence[int]],
     *,
-    length: int,
+    length: int | Sequence[int],
     sampling: Sampling,
     seeds: Sequence[int],
     eos: int | None = None,
@@ -103,20 +104,21 @@ def stream(
 
     With a draft a step may give a row several tokens, one after the other.
     """
-    check_request(model, prompts, length=length, eos=eos, suppress=suppress, source=source)
+    lengths = one_to_each(length, prompts)
+    check_request(model, prompts, length=min(lengths, default=1), eos=eos, suppress=suppress, source=source)
     if len(seeds) != len(prompts):
         raise DecodingError(f"{len(prompts)} prompts came with {len(seeds)} seeds; give each prompt a seed of its own")
     drafter = ModelDrafter(draft) if isinstance(draft, AutoregressiveModel) else draft
     if drafter is not None:
         drafter.check(model)
-    rules = Rules(length, sampling, eos, tuple(suppress), stop)
+    rules = Rules(lengths, sampling, eos, tuple(suppress), stop)
     return _steps(Reader(model, source), prompts, rules, seeds, drafter, pace or Pace())
 
 
 class Rules(NamedTuple):
     """How tokens are chosen, and when a row ends."""
 
-    length: int
+    lengths: list[int]  # of what each prompt may be followed by
     sampling: Sampling
     eos: int | None
     suppress: tuple[int, ...]
@@ -177,7 +179,7 @@ class Rows:
     def most(self) -> int:
         """How many tokens a row has yet to write."""
         going = (text for text, goes_on in zip(self.texts, self.running, strict=True) if goes_on)
-        return max(self.rules.length + self._prompts[owner] - len(ids) for owner, ids in going)
+        return max(self.rules.lengths[owner] + self._prompts[owner] - len(ids) for owner, ids in going)
 
     def choose(self, block: Block) -> list[list[int]]:
         """What each row writes next: the guesses that it would have chosen, and a token of its own."""
@@ -203,7 +205,7 @@ class Rows:
             for token, log_prob in zip(tokens, log_probs, strict=False):
                 ids.append(token)
                 if self.running[row]:
-                    finished = self._finish(ids, self._prompts[owner])
+                    finished = self._finish(owner, ids)
                     self.running[row] = finished is None
                     told.append(Token(owner, token, log_prob, finished))
         return told
@@ -221,12 +223,13 @@ class Rows:
         if self._seen is not None:
             self._seen = self._seen[list(places)]
 
-    def _finish(self, ids: Sequence[int], prompt: int) -> Finish | None:
+    def _finish(self, owner: int, ids: Sequence[int]) -> Finish | None:
+        prompt = self._prompts[owner]
         if ids[-1] == self.rules.eos:
             return "eos"
         if self.rules.stop is not None and self.rules.stop(ids[prompt:]):
             return "stop"
-        return "length" if len(ids) - prompt == self.rules.length else None
+        return "length" if len(ids) - prompt == self.rules.lengths[owner] else None
 
 
 class Picker:
@@ -259,6 +262,14 @@ def nats(logits: Tensor, ids: Sequence[int]) -> list[float]:
 
 
 NOT_A_NUMBER = "the model's prediction is not a number; its weights are damaged or its training diverged, train it anew"
+
+
+def one_to_each(length: int | Sequence[int], prompts: Sequence[Sequence[int]]) -> list[int]:
+    """How long the continuation of each prompt may become, from a limit for all or one for each."""
+    lengths = [length] * len(prompts) if isinstance(length, int) else list(length)
+    if len(lengths) != len(prompts):
+        raise DecodingError(f"{len(prompts)} prompts came with {len(lengths)} lengths; give one to each, or one to all")
+    return lengths
 
 
 def check_request(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from chainrule.compose.composite import reads_backwards
 from chainrule.decoding.copying import copied, surfaces
+from chainrule.decoding.drafts import Drafter
 from chainrule.decoding.parallel import write
 from chainrule.decoding.translation import Search, Translation, attention, log_probs, source_context, translate
 from chainrule.errors import DecodingError
@@ -74,6 +75,7 @@ class Translator:
         batch: int = 32,
         longest: int = LONGEST,
         copy_unknown: bool = False,
+        draft: Drafter | None = None,
     ) -> list[list[Translated]]:
         """The best translations of each text, best first, in the order of the texts."""
         if copy_unknown:  # a model that cannot tell where it looked says so now, and not at the first unknown word
@@ -89,7 +91,8 @@ class Translator:
                 found[index] = [Translated.carried(text, "too long")]
             else:
                 waiting.append(index)
-        results = self._search([sources[index] for index in waiting], search, self._suppressed(copy_unknown), batch)
+        suppress = self._suppressed(copy_unknown)
+        results = self._search([sources[index] for index in waiting], search, suppress, batch, draft)
         for index, translations in zip(waiting, results, strict=True):
             written = self._texts(texts[index], sources[index], translations, copy_unknown)
             found[index] = [
@@ -99,17 +102,21 @@ class Translator:
         return found
 
     def _search(
-        self, sources: list[list[int]], search: Search, suppress: list[int], batch: int
+        self, sources: list[list[int]], search: Search, suppress: list[int], batch: int, draft: Drafter | None
     ) -> list[list[Translation]]:
         """By what the model can do: one token after the other, or all at once."""
         if isinstance(self.model, ParallelModel):
+            if draft is not None:
+                raise DecodingError("this model writes all tokens at once and needs no guesses; leave out the draft")
             return write(self.model, sources, search, eos=self.tokenizer.eos, suppress=suppress, batch=batch)
         if search.passes is not None or search.length_candidates is not None:
             raise DecodingError(
                 "this model writes one token after the other, and passes or length candidates were asked for; "
                 "leave them out, or give a run of a parallel family, such as nonautoregressive"
             )
-        return translate(self.model, sources, search, eos=self.tokenizer.eos, suppress=suppress, batch=batch)
+        return translate(
+            self.model, sources, search, eos=self.tokenizer.eos, suppress=suppress, batch=batch, draft=draft
+        )
 
     def log_probs(self, sources: Sequence[str], targets: Sequence[str], *, batch: int = 32) -> list[tuple[float, int]]:
         """Of each pair, log P(target | source) in nats, and the tokens of the target, EOS among them.

@@ -1,6 +1,7 @@
 """Translating: beam search over models of a target given a source, in batches of sources of similar length.
 
-The search itself is `beam.beam_search`, which knows models through `start` and `extend` alone. What attention tells
+The search itself is `beam.beam_search`, which knows models through `start` and `extend` alone; greedy search with a
+draft is `generate.generate`, and finds the same. What attention tells
 (coverage, and elsewhere alignments) is read afterwards, by one more pass over the finished translations: exact,
 and no family has to carry its attention through the search.
 
@@ -19,9 +20,12 @@ from torch import Tensor
 
 from chainrule.config import Settings
 from chainrule.decoding.beam import beam_search
-from chainrule.decoding.generate import Finish, Generation
+from chainrule.decoding.choose import GREEDY
+from chainrule.decoding.drafts import Drafter
+from chainrule.decoding.generate import Finish, Generation, generate
 from chainrule.decoding.ranking import NORMALISERS, coverage
 from chainrule.decoding.reading import PREFILL_LOGITS
+from chainrule.decoding.speculative import Pace
 from chainrule.errors import DecodingError
 from chainrule.models.base import AutoregressiveModel, DensityModel
 from chainrule.models.conditional import Conditional, HasAttention, ParallelModel
@@ -86,46 +90,81 @@ def translate(
     eos: int = 0,
     suppress: Sequence[int] = (),
     batch: int = 32,
+    draft: Drafter | None = None,
 ) -> list[list[Translation]]:
     """The best translations of each source (ids that end with EOS), in the order of the sources.
 
     At most `batch` sources are searched at once, those of similar length together. What a source gives does not
-    depend on those beside it.
+    depend on those beside it. A `draft` makes greedy search faster and changes nothing else (see `speculative`).
     """
     source_context(model)  # which refuses a model that has no source
+    if draft is not None and search.beam > 1:
+        raise DecodingError(
+            f"a draft guesses what greedy search finds, and a beam of {search.beam} was asked for; "
+            "set the beam to 1, or leave out the draft"
+        )
     if search.shortlist:
         model = shortlisted(model)
+    decoder = _Decoder(model, search, eos, suppress, draft)
     found: list[list[Translation]] = [[] for _ in sources]
     for rows in by_length([len(source) for source in sources], batch, TOKENS_AT_ONCE // search.beam):
-        group = [sources[row] for row in rows]
-        for row, translations in zip(rows, _translate_batch(model, group, search, eos, suppress), strict=True):
+        for row, translations in zip(rows, decoder.translate([sources[row] for row in rows]), strict=True):
             found[row] = translations
     return found
 
 
-def _translate_batch(
-    model: AutoregressiveModel, sources: Sequence[Sequence[int]], search: Search, eos: int, suppress: Sequence[int]
-) -> list[list[Translation]]:
-    reranked = search.coverage_penalty > 0
-    results = beam_search(
-        model,
-        [[]] * len(sources),
-        width=search.beam,
-        length=[search.limit(len(source), model.context) for source in sources],
-        eos=eos,
-        length_penalty=search.length_penalty,
-        normaliser=NORMALISERS[search.normaliser],
-        num=search.beam if reranked else search.n_best,
-        ended_first=True,
-        suppress=suppress,
-        source=packed(sources, model),
-    )
-    if not reranked:
-        return [[_translation(one, search) for one in found] for found in results]
-    return [
-        _covering(model, source, [_translation(one, search) for one in found], search, eos)
-        for source, found in zip(sources, results, strict=True)
-    ]
+class _Decoder:
+    """How the batches of one request are translated, one after the other."""
+
+    def __init__(
+        self, model: AutoregressiveModel, search: Search, eos: int, suppress: Sequence[int], draft: Drafter | None
+    ) -> None:
+        self.model, self.search, self.eos, self.suppress, self.draft = model, search, eos, suppress, draft
+        self.pace = Pace()  # of all batches: a sentence is too short to find out anew how far to guess ahead
+
+    def translate(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
+        results = self._searched(sources) if self.draft is None else self._drafted(sources)
+        translations = [[_translation(one, self.search) for one in found] for found in results]
+        if not self.search.coverage_penalty:
+            return translations
+        return [
+            _covering(self.model, source, found, self.search, self.eos)
+            for source, found in zip(sources, translations, strict=True)
+        ]
+
+    def _searched(self, sources: Sequence[Sequence[int]]) -> list[list[Generation]]:
+        search = self.search
+        return beam_search(
+            self.model,
+            [[]] * len(sources),
+            width=search.beam,
+            length=self._limits(sources),
+            eos=self.eos,
+            length_penalty=search.length_penalty,
+            normaliser=NORMALISERS[search.normaliser],
+            num=search.beam if search.coverage_penalty else search.n_best,
+            ended_first=True,
+            suppress=self.suppress,
+            source=packed(sources, self.model),
+        )
+
+    def _drafted(self, sources: Sequence[Sequence[int]]) -> list[list[Generation]]:
+        found = generate(
+            self.model,
+            [[]] * len(sources),
+            length=self._limits(sources),
+            sampling=GREEDY,
+            seeds=[0] * len(sources),  # nothing is drawn
+            eos=self.eos,
+            suppress=self.suppress,
+            source=packed(sources, self.model),
+            draft=self.draft,
+            pace=self.pace,
+        )
+        return [[one] for one in found]
+
+    def _limits(self, sources: Sequence[Sequence[int]]) -> list[int]:
+        return [self.search.limit(len(source), self.model.context) for source in sources]
 
 
 def _translation(found: Generation, search: Search) -> Translation:

@@ -57,7 +57,7 @@ def corpus_scores(
         )
     if not references:
         raise DataError("there is nothing to score: no translations were given; give at least one")
-    bleu, chrf = _metrics(target_language)
+    bleu, chrf = metrics(target_language)
     ours, theirs = ([text.strip() for text in texts] for texts in (hypotheses, references))
     equal = sum(one == other for one, other in zip(ours, theirs, strict=True))
     return {
@@ -69,7 +69,8 @@ def corpus_scores(
     }
 
 
-def _metrics(target_language: str) -> tuple[Metric, Metric]:
+def metrics(target_language: str) -> tuple[Metric, Metric]:
+    """BLEU and chrF, for a language; refused where sacrebleu is missing."""
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -93,7 +94,7 @@ def score_translations(
     """Translate the sources, compare with the references, and ask how likely the references were."""
     if len(sources) != len(references):
         raise DataError(f"{len(sources)} sources came with {len(references)} references; give one reference to each")
-    _metrics(target_language)  # what is missing is said before the work, not after it
+    metrics(target_language)  # what is missing is said before the work, not after it
 
     def translate(texts: Sequence[str]) -> list[list[Translated]]:
         return translator.translate(texts, search, batch=batch)

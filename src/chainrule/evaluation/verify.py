@@ -22,10 +22,12 @@ from torch.overrides import TorchFunctionMode
 
 from chainrule.decoding import Sampling, beam_search, generate
 from chainrule.errors import ChainruleError
-from chainrule.models.base import AutoregressiveModel, Recomputed
+from chainrule.models.base import AutoregressiveModel, Model, Recomputed
 from chainrule.models.conditional import Conditional
 from chainrule.training.checkpoint import RunFolder
 from chainrule.types import Batch, Sequences, State, Step, merge, select
+
+ModelT = TypeVar("ModelT", bound=Model)
 
 TOLERANCE = 1e-9
 ENUMERATED = 4096  # sequences in a sum over all of them
@@ -254,16 +256,20 @@ def saving_keeps_every_bit(subject: Subject) -> None:
     """Weights written and read again give the same predictions to the last bit."""
     model = subject.model
     expected = model.logits(subject.batch)
-    # A blank of the same shape and of other numbers: only what is read from the file can make it equal.
+    found = saved_and_read(model, subject.seed).logits(subject.batch)
+    require(torch.equal(found, expected), "a model that was saved and loaded predicts differently")
+
+
+def saved_and_read(model: ModelT, seed: int) -> ModelT:
+    """A blank of the same shape and of other numbers, so that only what is read from the file can make it equal."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(subject.seed + 17)
+        torch.manual_seed(seed + 17)
         blank = type(model)(model.config).double().eval()
     with tempfile.TemporaryDirectory() as name:
         folder = RunFolder(Path(name))
         folder.write_weights(model)
         folder.read_weights(blank)
-    found = blank.to(model.device).logits(subject.batch)
-    require(torch.equal(found, expected), "a model that was saved and loaded predicts differently")
+    return blank.to(model.device)
 
 
 def beam_of_one_is_greedy(subject: Subject) -> None:

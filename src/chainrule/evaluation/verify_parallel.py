@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +22,9 @@ from chainrule.evaluation.verify import (
     findings,
     require,
     require_close,
+    saved_and_read,
 )
 from chainrule.models.conditional import Effort, ParallelModel, Written
-from chainrule.training.checkpoint import RunFolder
 from chainrule.types import Batch, Sequences
 
 EOS = 0
@@ -180,14 +178,7 @@ def saving_keeps_every_bit(subject: ParallelSubject) -> None:
     """Weights written and read again give the same numbers to the last bit."""
     model = subject.model
     expected = model.log_prob(subject.batch)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(subject.seed + 17)
-        blank = type(model)(model.config).double().eval()
-    with tempfile.TemporaryDirectory() as name:
-        folder = RunFolder(Path(name))
-        folder.write_weights(model)
-        folder.read_weights(blank)
-    blank = blank.to(model.device)
+    blank = saved_and_read(model, subject.seed)
     require(
         torch.equal(blank.log_prob(subject.batch), expected), "a model that was saved and loaded scores differently"
     )

@@ -22,8 +22,8 @@ from chainrule.models.hybrid_regressive import HybridRegressive
 from chainrule.models.neighbours import Neighbours
 from chainrule.models.ngram import NGram
 from chainrule.models.nonautoregressive import NonAutoregressive
-from chainrule.models.reader import SpanReader
 from chainrule.models.pixelcnn import LabelledPixelCNN, PixelCNN
+from chainrule.models.reader import SpanReader
 from chainrule.models.recurrent import Recurrent
 from chainrule.models.self_regressive import SelfRegressive
 from chainrule.models.seq2seq import Seq2Seq

@@ -108,7 +108,7 @@ class ParallelModel(Conditional, OwnObjective, DensityModel):
     @property
     @abstractmethod
     def usual(self) -> Effort:
-        """What is done where nobody says how much."""
+        """What is done where nobody says how much; a single pass where the model has no second one to make."""
 
     @abstractmethod
     def write(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.features import Pretrained
-from chainrule.models.base import Advance, NeuralModel, readable, shift_right
+from chainrule.models.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
 from chainrule.models.capabilities import Branched, Foresight, Plans
 from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.models.shortlist import Pairs, Surveys
@@ -66,13 +66,7 @@ class HybridModel(Branched, Plans, NeuralModel):
     the loss of either: the second branch stays good enough to write drafts by itself.
     """
 
-    # AdamW for the reasons that `recurrent` gives; no decay, since nothing is normalised.
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "optimizer": "adamw",
-        "learning_rate": 0.003,
-        "betas": (0.9, 0.999),
-        "weight_decay": 0.0,
-    }
+    recipe: ClassVar[Mapping[str, Any]] = STEP_AFTER_STEP
     config: HybridSettings
 
     def __init__(self, config: HybridSettings, tokens: TokenTable, *, source_vocabulary: int) -> None:
@@ -179,7 +173,6 @@ class Hybrid(Conditional, HasAttention, Surveys, HybridModel):
 
     Config = HybridConfig
     task = "translation"
-    recipe: ClassVar[Mapping[str, Any]] = {**HybridModel.recipe, "label_smoothing": 0.1}
     config: HybridConfig
 
     def __init__(self, config: HybridConfig) -> None:

@@ -35,7 +35,7 @@ GROWTH, SLACK = 3, 50  # a target has at most so many tokens for each source tok
 
 
 class HybridRegressiveConfig(TransformerConfig):
-    """The defaults have 9.4M parameters besides the embeddings."""
+    """The defaults have 2.2M parameters besides the embeddings."""
 
     decoder_layers: int = Field(3, ge=1, description="blocks of the leader, and as many of the filler")
     every: int = Field(2, ge=2, description="the leader writes every so many-th token")

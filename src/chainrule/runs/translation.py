@@ -14,15 +14,17 @@ from chainrule.data.corpus import Corpus
 from chainrule.data.parallel import PairedCorpus, PairTokenizers, encode_pairs
 from chainrule.data.source import normalisation_of
 from chainrule.decoding import Alignment, Search, Translated, Translator, agreed, streamed
+from chainrule.decoding.drafts import Drafter, ModelDrafter
+from chainrule.decoding.plan_drafts import PlanDrafter
 from chainrule.decoding.sentences import LONGEST, WINDOW
 from chainrule.errors import ConfigError, DecodingError
 from chainrule.evaluation.translation import TranslationScore, score_translations
 from chainrule.models.base import AutoregressiveModel, Model
 from chainrule.models.conditional import ParallelModel
 from chainrule.runs.base import TokenRun
+from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.loop import Outcome
-from chainrule.tokenizers import Tokenizer
 from chainrule.types import Sequences
 
 
@@ -86,20 +88,28 @@ class TranslationRun(TokenRun):
         longest: int = LONGEST,
         copy_unknown: bool = False,
         agree_with: TranslationRun | None = None,
+        draft: TranslationRun | str | None = None,
         window: int = WINDOW,
     ) -> Iterator[list[Translated]]:
         """The best translations of each text, best first, in the order of the texts; any number of texts may come.
 
         Empty texts stay empty, and texts of more than `longest` tokens go through as they are: `finished` says so.
         With `agree_with`, what both runs find is ranked by both, say one that writes from left to right and one that
-        writes from right to left.
+        writes from right to left. A `draft` makes greedy search faster and changes nothing else (see `drafter`).
         """
         search, translator = search or Search(), self.translator()
         if agree_with is None:
+            drafter = None if draft is None else self.drafter(draft)
 
             def translate(held: Sequence[str]) -> list[list[Translated]]:
-                return translator.translate(held, search, batch=batch, longest=longest, copy_unknown=copy_unknown)
+                return translator.translate(
+                    held, search, batch=batch, longest=longest, copy_unknown=copy_unknown, draft=drafter
+                )
         else:
+            if draft is not None:
+                raise ConfigError(
+                    "two runs agree on what their searches find, and no draft speeds that up; leave it out"
+                )
             if copy_unknown:
                 raise ConfigError("two runs cannot agree on what only one of them has copied; leave out copy_unknown")
             other = agree_with.translator()
@@ -108,6 +118,22 @@ class TranslationRun(TokenRun):
                 return agreed(translator, other, held, search, batch=batch, longest=longest)
 
         return streamed([texts] if isinstance(texts, str) else texts, translate, window=window)
+
+    def drafter(self, draft: TranslationRun | str) -> Drafter:
+        """Who guesses ahead: "self", what the model has planned from the source alone; or a smaller run."""
+        if draft == "self":
+            return PlanDrafter(self.autoregressive)
+        if isinstance(draft, str):
+            raise ConfigError(f"the draft is {draft!r}; give a run, or 'self'")
+        one_vocabulary = all(
+            one.to_json() == other.to_json() for one, other in zip(draft.tokenizers, self.tokenizers, strict=True)
+        )
+        if not one_vocabulary or reads_backwards(draft.model) != reads_backwards(self.model):
+            raise DecodingError(
+                f"{str(draft.path)!r} has {'another direction' if one_vocabulary else 'other vocabularies'} than "
+                f"{str(self.path)!r}, so it cannot draft for it; give a run with the same tokenizers and direction"
+            )
+        return ModelDrafter(draft.autoregressive)
 
     def score_translations(
         self,

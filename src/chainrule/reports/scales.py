@@ -65,10 +65,15 @@ def round_numbers(low: float, high: float, *, most: int = 6) -> list[float]:
 
 
 def round_powers(low: float, high: float, *, most: int = 6) -> list[float]:
-    """Round numbers for a logarithmic axis: 1, 2, 5 of each power of ten, or fewer of them."""
+    """Round numbers for a logarithmic axis: 1, 2, 5 of each power of ten, or fewer of them.
+
+    On an axis so short that it holds one of those at most, the numbers are as far apart as on any other.
+    """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
         found = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+        if len(found) < 2:
+            return round_numbers(low, high, most=most)
         if len(found) <= most:
             return found
     return found[:: math.ceil(len(found) / most)]

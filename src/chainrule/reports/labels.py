@@ -18,6 +18,11 @@ class Box(NamedTuple):
     right: float
     bottom: float
 
+    @property
+    def middle(self) -> float:
+        """Half-way between top and bottom."""
+        return (self.top + self.bottom) / 2
+
     def overlap(self, other: Box) -> float:
         """The area that both cover."""
         width = min(self.right, other.right) - max(self.left, other.left)

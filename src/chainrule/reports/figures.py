@@ -33,7 +33,7 @@ def duration(seconds: float) -> str:
 def digits(number: float) -> str:
     """Three significant digits."""
     places = max(0, 2 - math.floor(math.log10(number))) if number >= 0.001 else 3
-    return f"{number:.{places}f}"
+    return f"{number:,.{places}f}"
 
 
 def plain(number: float) -> str:

@@ -1,0 +1,1 @@
+"""Quality against speed: what each way of decoding gives for the time it takes."""

@@ -1,0 +1,119 @@
+"""A draft makes greedy translation faster, and changes nothing else."""
+
+import random
+
+import pytest
+import torch
+
+from chainrule.decoding import ModelDrafter, Search, Translator, translate
+from chainrule.decoding.plan_drafts import PlanDrafter
+from chainrule.decoding.speculative import Steady
+from chainrule.errors import DecodingError
+from chainrule.testing import tiny_model
+from chainrule.testing.tiny import tiny_parallel
+from chainrule.tokenizers.words import Words
+
+EOS = 0
+GREEDY = Search(beam=1, growth=2.0, slack=6)
+DRAW = random.Random(7)
+SOURCES = [[*(DRAW.randint(1, 5) for _ in range(DRAW.randint(0, 7))), EOS] for _ in range(60)]
+MODELS = {  # family, variant, seed, and how much likelier EOS is made: some texts end, others are cut
+    "hybrid": ("hybrid", "gated", 6, -2.0),
+    "hybrid with a short plan": ("hybrid", "short plan", 6, -2.0),
+    "transformer": ("transformer", "rotary", 3, -2.0),
+    "seq2seq": ("seq2seq", "attention", 6, -1.0),
+}
+PAIRS = [
+    ("hybrid", "self"),
+    ("hybrid with a short plan", "self"),
+    ("transformer", "seq2seq"),
+    ("seq2seq", "transformer"),
+    ("hybrid", "transformer"),
+]
+
+
+def random_model(name):
+    """Large random weights in float64, so that no prediction is a close call."""
+    family, variant, seed, ease = MODELS[name]
+    model = tiny_model(family, variant).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    model.tokens.bias.data[EOS] += ease
+    return model
+
+
+@pytest.fixture(params=PAIRS, ids=" by ".join)
+def pair(request):
+    """A model, and who guesses for it."""
+    name, draft = request.param
+    model = random_model(name)
+    return model, PlanDrafter(model) if draft == "self" else ModelDrafter(random_model(draft))
+
+
+@pytest.fixture
+def always_guessing(monkeypatch):
+    """Blocks of four tokens, whatever they cost."""
+    monkeypatch.setattr("chainrule.decoding.translation.Pace", lambda: Steady(4))
+
+
+def assert_same(ours, theirs):
+    for [one], [other] in zip(ours, theirs, strict=True):
+        assert (one.ids, one.finished) == (other.ids, other.finished)
+        assert (one.log_prob, one.score) == pytest.approx((other.log_prob, other.score))
+
+
+@pytest.mark.usefixtures("always_guessing")
+@pytest.mark.parametrize("batch", [1, 5, 60])
+def test_every_token_is_that_of_greedy_search_alone_and_in_batches(pair, batch):
+    model, draft = pair
+    plain = translate(model, SOURCES, GREEDY, suppress=[1], batch=60)
+    assert {found[0].finished for found in plain} == {"eos", "length"}
+    assert sum(len(found[0].ids) for found in plain) > 300
+    assert_same(translate(model, SOURCES, GREEDY, suppress=[1], batch=batch, draft=draft), plain)
+
+
+def test_how_far_is_guessed_ahead_changes_nothing(pair):
+    model, draft = pair
+    assert_same(translate(model, SOURCES, GREEDY, draft=draft), translate(model, SOURCES, GREEDY))
+
+
+@pytest.mark.usefixtures("always_guessing")
+def test_guesses_save_readings_of_the_model(monkeypatch):
+    """Where the drafter is the model itself, every guess is right."""
+    model, twin = (random_model("seq2seq") for _ in range(2))
+    for endless in (model, twin):
+        endless.tokens.bias.data[EOS] = -1e9
+    readings = []
+    extend = type(model).extend
+
+    def counted(self, tokens, state):
+        if self is model:
+            readings.append(tokens.shape)
+        return extend(self, tokens, state)
+
+    monkeypatch.setattr(type(model), "extend", counted)
+    [[found]] = translate(model, [[1, 2, 3, EOS]], Search(beam=1, growth=0.0, slack=13), draft=ModelDrafter(twin))
+    assert len(found.ids) == 13
+    assert [width for _, width in readings] == [4, 4, 4]
+
+
+@pytest.mark.usefixtures("always_guessing")
+def test_what_attention_has_left_out_counts_with_a_draft_too():
+    model = random_model("hybrid")
+    short = Search(beam=1, growth=0.0, slack=2)  # too short to cover a source
+    search = short.model_copy(update={"coverage_penalty": 0.4})
+    drafted = translate(model, SOURCES[:6], search, draft=PlanDrafter(model))
+    assert_same(drafted, translate(model, SOURCES[:6], search))
+    uncovered = translate(model, SOURCES[:6], short)
+    assert any(one[0].score < other[0].score for one, other in zip(drafted, uncovered, strict=True))
+
+
+def test_a_beam_and_a_parallel_model_have_no_use_for_a_draft():
+    model = random_model("hybrid")
+    with pytest.raises(DecodingError, match="a beam of 5 was asked for; set the beam to 1"):
+        translate(model, SOURCES, Search(), draft=PlanDrafter(model))
+    source, target = Words(["a", "b", "c", "d"]), Words(["x", "y", "z"])
+    parallel = Translator(tiny_parallel("nonautoregressive"), source, target)
+    with pytest.raises(DecodingError, match="leave out the draft"):
+        parallel.translate(["a b"], GREEDY, draft=PlanDrafter(model))

@@ -1,0 +1,174 @@
+"""Frontiers as a user might get them: a handful of translators, and one model of text with its drafts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from chainrule.config import DataConfig, RunConfig
+from chainrule.frontier.results import Failure, Results, Row, Speed
+from chainrule.frontier.words import finding
+from chainrule.models.base import Model
+from chainrule.runs import TextRun, load
+from chainrule.testing import tiny_model
+from chainrule.testing.tiny import tiny_parallel
+from chainrule.tokenizers.words import Words
+from chainrule.training.checkpoint import RunFolder
+
+TRANSLATORS = {  # family, ways: label -> BLEU, chrF, sentences/s at batch 1 and at 16
+    "base": ("transformer", {"greedy": (38.4, 61.2, 21.0, 148.0), "beam 5": (39.6, 62.0, 8.1, 51.0)}),
+    "hybrid": (
+        "hybrid",
+        {
+            "greedy": (36.9, 60.0, 33.0, 210.0),
+            "speculative": (36.9, 60.0, 58.0, 230.0),
+            "beam 5": (38.0, 60.8, 11.0, 63.0),
+        },
+    ),
+    "masked": (
+        "nonautoregressive",
+        {
+            "1 pass": (31.0, 55.1, 160.0, 610.0),
+            "2 passes": (34.2, 57.9, 101.0, 402.0),
+            "4 passes": (36.1, 59.4, 58.0, 231.0),
+            "10 passes": (36.8, 60.1, 25.0, 101.0),
+        },
+    ),
+    "every-second": ("hybrid_regressive", {"every 2nd token": (37.5, 60.7, 40.0, 260.0)}),
+}
+
+
+def results_of(rows: list[Row], **values: object) -> Results:
+    results = Results(
+        **{
+            "item": "sentence",
+            "rate": "sentences",
+            "measure": "BLEU",
+            "more_is_better": True,
+            "baseline": rows[0].name,
+            "batches": [1, 16],
+            "rows": rows,
+            "complete": True,
+            "threads": 2,
+            "machine": "x86_64, 2 processors",
+            "version": "0.1.0",
+            "created": "2025-03-01T12:00:00+00:00",
+            "command": "chainrule frontier base hybrid masked every-second --source test.en --references test.de",
+            "protocol": {
+                "sentences": 1000,
+                "BLEU signature": "nrefs:1|case:mixed",
+                "sentences in a turn": {"batch 1": 64},
+            },
+            **values,
+        }
+    )
+    return results.model_copy(update={"findings": [finding(results, batch) for batch in results.batches]})
+
+
+def speed(batch: int, per_second: float, tokens: float, baseline: float, compared: int = 0) -> Speed:
+    return Speed(
+        batch=batch,
+        items_per_second=per_second,
+        interval=(0.97 * per_second, 1.02 * per_second),
+        tokens_per_second=tokens * per_second,
+        times=per_second / baseline,
+        turns=5,
+        compared=compared,
+    )
+
+
+@pytest.fixture(scope="session")
+def results() -> Results:
+    rows = [
+        Row(
+            name=f"{run} {way}",
+            run=run,
+            family=family,
+            way=way,
+            same_as="greedy" if way == "speculative" else None,
+            quality={"BLEU": bleu, "chrF": chrf},
+            speeds=[
+                speed(batch, rate, 13.2, baseline, 4224 if way == "speculative" else 0)
+                for batch, rate, baseline in ((1, one, 21.0), (16, many, 148.0))
+            ],
+        )
+        for run, (family, ways) in TRANSLATORS.items()
+        for way, (bleu, chrf, one, many) in ways.items()
+    ]
+    return results_of(rows, failures=[Failure(name="base draft tiny", batch=1, reason="other vocabularies")])
+
+
+@pytest.fixture(scope="session")
+def text_results() -> Results:
+    rates = {
+        "greedy": (390.0, 2900.0),
+        "greedy, draft self": (610.0, 3000.0),
+        "greedy, draft ngram": (905.0, 3900.0),
+        "sampled": (381.0, 2850.0),
+        "sampled, draft self": (379.0, 2840.0),
+        "sampled, draft ngram": (702.0, 3100.0),
+    }
+    rows = [
+        Row(
+            name=f"gpt {way}",
+            run="gpt",
+            family="gpt",
+            way=way,
+            same_as=way.partition(",")[0] if "draft" in way else None,
+            quality={"bits/byte": 1.912},
+            speeds=[
+                speed(batch, rate / 200, 200, baseline / 200, 6400 if "draft" in way else 0)
+                for batch, rate, baseline in ((1, one, 390.0), (16, many, 2900.0))
+            ],
+        )
+        for way, (one, many) in rates.items()
+    ]
+    return results_of(rows, item="text", rate="tokens", measure="bits/byte", more_is_better=False)
+
+
+def lay_out(path: Path, family: str, model: Model) -> Path:
+    """A run of a tiny model, which knows the words x, y and z, and translates a to d into them."""
+    folder = RunFolder(path)
+    task = "translation" if model.task == "translation" else "language"
+    config = RunConfig(
+        family=family,
+        tokenizer="words",
+        data=DataConfig(train="somewhere", unit="documents" if task == "translation" else "stream"),
+        model=model.config.model_dump(mode="json", exclude_none=True),
+    )
+    folder.lay_out(config, Words(["x", "y", "z"]), Words(["a", "b", "c", "d"]) if task == "translation" else None)
+    folder.write_weights(model)
+    return path
+
+
+def sure_of_itself(model: Model, seed: int = 3) -> Model:
+    """Large random weights, so that no prediction is a close call."""
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    return model
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of every kind that decodes in a way of its own."""
+    folder = tmp_path_factory.mktemp("runs")
+    models = {
+        "base": ("transformer", tiny_model("transformer")),
+        "other": ("seq2seq", tiny_model("seq2seq")),
+        "hybrid": ("hybrid", tiny_model("hybrid")),
+        "ctc": ("nonautoregressive", tiny_parallel("nonautoregressive", "ctc")),
+        "masked": ("nonautoregressive", tiny_parallel("nonautoregressive", "masked")),
+        "third": ("hybrid_regressive", tiny_parallel("hybrid_regressive", "every third")),
+        "gpt": ("gpt", tiny_model("gpt")),
+        "small": ("recurrent", tiny_model("recurrent")),
+    }
+    return {name: lay_out(folder / name, family, sure_of_itself(model)) for name, (family, model) in models.items()}
+
+
+@pytest.fixture
+def opened(runs: dict[str, Path]) -> TextRun:
+    """Any run."""
+    return load(runs["gpt"], TextRun, device="cpu")

@@ -1,0 +1,96 @@
+"""What holds for every neural family and is not among the checks of `check_model`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from chainrule.models import FAMILIES, build
+from chainrule.models.base import NeuralModel, TabledReadout
+from chainrule.models.conditional import Conditional
+from chainrule.testing.tiny import SOURCE_VOCABULARY, TINY, VOCABULARY, tiny_model, variants
+from chainrule.types import Batch, Sequences
+
+NEURAL = [(name, variant) for name, variant in variants() if issubclass(FAMILIES[name], NeuralModel)]
+TABLED = [(name, variant) for name, variant in NEURAL if issubclass(FAMILIES[name], TabledReadout)]
+
+
+@pytest.fixture(autouse=True)
+def _in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def random_batch(model: NeuralModel, rows: int = 3, length: int = 10) -> Batch:
+    generator = torch.Generator().manual_seed(2)
+    target = Sequences.full(torch.randint(model.vocabulary, (rows, length), generator=generator))
+    if not isinstance(model, Conditional):
+        return Batch(target)
+    return Batch(target, Sequences.full(torch.randint(model.source_vocabulary, (rows, 6), generator=generator)))
+
+
+def neural(name: str, variant: str) -> NeuralModel:
+    model = tiny_model(name, variant)
+    assert isinstance(model, NeuralModel)
+    return model
+
+
+@pytest.mark.parametrize(("name", "variant"), TABLED)
+@torch.no_grad()
+def test_the_readout_is_its_table(name: str, variant: str) -> None:
+    model = neural(name, variant)
+    assert isinstance(model, TabledReadout)
+    hidden = model.hidden(random_batch(model))
+    weight, bias = model.readout_table()
+    expected = hidden @ weight[: model.vocabulary].T
+    torch.testing.assert_close(model.readout(hidden), expected if bias is None else expected + bias)
+
+
+@pytest.mark.parametrize("name", list(dict(NEURAL)))
+def test_dropout_acts_in_training_only(name: str) -> None:
+    sizes = {"vocabulary": VOCABULARY, **next(iter(TINY[name].values())), "dropout": 0.5}
+    if issubclass(FAMILIES[name], Conditional):
+        sizes.setdefault("source_vocabulary", SOURCE_VOCABULARY)
+    torch.manual_seed(0)
+    model = build(name, sizes).eval()
+    assert isinstance(model, NeuralModel)
+    for parameter in model.parameters():  # zeros would hide what is dropped before them
+        torch.nn.init.normal_(parameter, std=0.5)
+    batch = random_batch(model)
+    assert torch.equal(model.logits(batch), model.logits(batch))
+    model.train()
+    assert not torch.equal(model.logits(batch), model.logits(batch))
+    torch.testing.assert_close(model.logits(batch).softmax(-1).sum(-1), torch.ones(3, 10))
+
+
+@pytest.mark.parametrize(("name", "variant"), NEURAL)
+def test_an_untrained_model_predicts_almost_uniformly(name: str, variant: str) -> None:
+    torch.manual_seed(0)
+    sizes = (
+        {"vocabulary": 65, "source_vocabulary": 65} if issubclass(FAMILIES[name], Conditional) else {"vocabulary": 65}
+    )
+    model = build(name, {**TINY[name][variant], **sizes}).eval()
+    assert isinstance(model, NeuralModel)
+    losses = -model.log_prob(random_batch(model)) / 10
+    assert losses.mean().item() == pytest.approx(math.log(65), abs=0.3)
+
+
+@pytest.mark.parametrize(("name", "variant"), NEURAL)
+def test_gradients_through_extend_equal_those_through_logits(name: str, variant: str) -> None:
+    model = neural(name, variant)
+    batch = random_batch(model)
+    step = model.start(batch.source, batch_size=3)
+    logits = [step.logits]
+    for chunk in batch.target.ids[:, :-1].split([4, 1, 4], dim=1):
+        step = model.extend(chunk, step.state)
+        logits.append(step.logits)
+    parameters = list(model.parameters())
+    weights = torch.arange(1.0, model.vocabulary + 1)  # equal ones would not tell logits from logits plus a constant
+    chunked = torch.autograd.grad((torch.cat(logits, dim=1).square() * weights).sum(), parameters, allow_unused=True)
+    whole = torch.autograd.grad((model.logits(batch).square() * weights).sum(), parameters, allow_unused=True)
+    for found, expected in zip(chunked, whole, strict=True):
+        torch.testing.assert_close(found, expected)
