@@ -78,6 +78,18 @@ def test_a_sentence_names_the_best_and_what_the_fastest_costs(results: Results, 
     assert finding(results, 64) == ""
 
 
+def test_the_headline_is_about_speed_that_costs_little(results: Results, text_results: Results) -> None:
+    headline = re.search(r"<h1[^>]*>(.*?)</h1>", render(results), re.S)
+    assert headline is not None
+    assert "masked 1 pass" not in headline[1]  # the fastest, and much worse
+    assert "nearly as good as base beam 5" in headline[1]
+    assert "as good as gpt greedy and" in render(text_results)
+    alone = results.model_copy(
+        update={"rows": [row for row in results.rows if row.name in ("base beam 5", "masked 1 pass")]}
+    )
+    assert "nothing that is nearly as good is faster" in render(alone)
+
+
 def test_a_verdict_says_how_much_was_compared_and_what_differed(results: Results) -> None:
     [row] = [row for row in results.rows if row.way == "speculative"]
     assert verdict(row, "sentence") == "yes, 8,448 tokens"

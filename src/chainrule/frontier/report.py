@@ -14,6 +14,7 @@ from chainrule.reports.charts import NARROW, WIDE, Chart, Frame, Looks, Spot, Va
 from chainrule.reports.page import KeyFigure, facts, page
 
 PANEL = replace(WIDE, right=NARROW.right)  # the names stand beside the marks, not in the margin
+NEARLY = 0.05  # less quality than that of the best, as a share of it, is hardly noticed
 SMALL_PANEL = replace(NARROW, height=360)
 
 
@@ -84,13 +85,20 @@ def _tip(row: Row, speed: Speed, results: Results) -> str:
 
 
 def _headline(results: Results) -> str:
+    """The fastest of the ways that are as good as the best one, or nearly: speed without quality is no news."""
     points = known(results, results.batches[0])
     if not points:
         return "Quality against speed"
-    row, speed = max(points, key=lambda point: point[1].items_per_second)
-    if row.name == results.baseline or speed.times is None:
-        return f"{row.name} is fastest"
-    return f"{row.name} is {figures.digits(speed.times)} times as fast as {results.baseline}"
+    best, slow = max(points, key=lambda point: results.merit(point[0]))
+    least = results.merit(best) - NEARLY * abs(results.merit(best))
+    row, speed = max(
+        (point for point in points if results.merit(point[0]) >= least), key=lambda point: point[1].items_per_second
+    )
+    if row.name == best.name:
+        return f"{best.name} is best, and nothing that is nearly as good is faster"
+    times = figures.digits(speed.items_per_second / slow.items_per_second)
+    alike = "as good" if results.merit(row) == results.merit(best) else "nearly as good"
+    return f"{row.name} is {alike} as {best.name} and {times} times as fast"
 
 
 def _key_figures(results: Results) -> list[KeyFigure]:
