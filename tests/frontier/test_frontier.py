@@ -135,6 +135,7 @@ def test_prompts_are_from_all_over_the_text_and_texts_have_their_own_seeds(
     tokens = task.texts[0].corpus.tokens.tolist()
     assert task.texts[0].prompts[0] == tokens[:PROMPT]
     assert task.texts[0].prompts[2] == tokens[(len(tokens) - PROMPT) // 2 :][:PROMPT]
+    task.texts[0].prompts[:] = [tokens[:PROMPT]] * 4  # so that seeds alone make the difference
     [sampled] = [way for way in task.ways if way.label == "sampled"]
     together, alone = sampled.write([0, 1, 2], 3), [sampled.write([item], 1)[0] for item in range(3)]
     assert together == alone
