@@ -23,6 +23,7 @@ from chainrule.errors import ConfigError, DataError
 Matrix = npt.NDArray[np.float32]
 
 QUESTIONS_AT_ONCE = 256
+TINY = np.finfo(np.float32).tiny  # instead of a length of zero
 RESTRICTED = 30_000  # words that an answer to an analogy is chosen from, as is the custom
 
 
@@ -90,7 +91,8 @@ class WordVectors:
     def directions(self) -> Matrix:
         """(N, D) of length one; a vector of zeros stays one."""
         lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
-        return self.vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        directions: Matrix = self.vectors / np.maximum(lengths, TINY)
+        return directions
 
     def __len__(self) -> int:
         return len(self.words)
@@ -137,8 +139,9 @@ class WordVectors:
     def _wanted(self, places: npt.NDArray[np.int64]) -> Matrix:
         """(Q, D): the direction of b − a + c for rows a, b, c."""
         a, b, c = (self.directions[column] for column in places.T)
-        wanted = b - a + c
-        return wanted / np.maximum(np.linalg.norm(wanted, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        wanted: Matrix = b - a + c
+        wanted /= np.maximum(np.linalg.norm(wanted, axis=1, keepdims=True), TINY)
+        return wanted
 
     def _best(self, direction: Matrix, count: int, without: Sequence[int]) -> list[Neighbour]:
         similarities = self.directions @ direction
@@ -227,7 +230,7 @@ def read_analogies(path: Path) -> dict[str, list[Question]]:
 
 def read_similarities(path: Path) -> list[tuple[str, str, float]]:
     """A file such as wordsim353.tsv: two words and a number, by tabs, commas or spaces; # begins a comment."""
-    pairs = []
+    pairs: list[tuple[str, str, float]] = []
     for number, line in _lines(path):
         fields = line.replace(",", " ").split()
         try:

@@ -80,6 +80,8 @@ class Word2Vec(OwnObjective, Embedder):
         "segment": 256,
     }
 
+    config: Word2VecConfig
+
     def __init__(self, config: Word2VecConfig) -> None:
         super().__init__(config)
         self.config = config

@@ -52,7 +52,7 @@ def room_for(width: int, count: int) -> Room:
 
 
 @compiled
-def pull(table: Floats, positives: int, count: int, weight: float, rate: float, room: Room) -> float:
+def pull(table: Floats, positives: int, count: int, weight: np.float32, rate: np.float32, room: Room) -> float:
     """The hidden vector against `count` rows of a table, of which the first are text and the rest noise.
 
     The rows move, `room.error` becomes what the hidden vector is to move by, and the loss is given.
@@ -70,7 +70,7 @@ def pull(table: Floats, positives: int, count: int, weight: float, rate: float, 
         scores[place] = rate * miss if place < positives else -rate * weight * chance
     scores[count : count + 3] = NOTHING
     move(room.hidden, table, rows, count, scores, room.error)
-    return text + weight * noise
+    return text + float(weight) * noise
 
 
 @compiled
@@ -103,7 +103,7 @@ def take_tails(scores: Floats, count: int, tails: Floats, bits: npt.NDArray[np.i
 
 
 @compiled
-def loss_of(scores: Floats, tails: Floats, begin: int, end: int, sign: float) -> float:
+def loss_of(scores: Floats, tails: Floats, begin: int, end: int, sign: np.float32) -> float:
     """−Σ log σ(−sign · s)."""
     outside, inside = 0.0, 1.0
     for place in range(begin, end):

@@ -44,14 +44,15 @@ def learn_by_products(model: Word2Vec, lesson: Lesson, rate: float) -> float:
 
 
 def _cut(blocks: Blocks) -> Iterator[Blocks]:
-    for piece in zip(*(part.split(AT_ONCE) for part in blocks if part is not None), strict=True):
-        parts = iter(piece)
-        yield Blocks(*(None if part is None else next(parts) for part in blocks))
+    for begin in range(0, len(blocks.read), AT_ONCE):
+        some = slice(begin, begin + AT_ONCE)
+        mix = None if blocks.mix is None else blocks.mix[some]
+        yield Blocks(blocks.read[some], mix, blocks.scored[some], blocks.positive[some], blocks.weight[some])
 
 
 def _move(table: Tensor, rows: Tensor, pulls: Tensor, load: Tensor, rate: float) -> None:
     """Add pulls (S, R, D) to rows (S, R) of a table; `load` (S, R) is how much the scores weigh that they come from."""
-    distinct, place = rows.flatten().unique(return_inverse=True)
+    distinct, place = torch.unique(rows.flatten(), return_inverse=True)
     loads = load.new_zeros(len(distinct)).index_add_(0, place, load.flatten())
     rates = rate / (rate * loads).clamp(min=1.0)
     table.index_add_(0, rows.flatten(), pulls.flatten(0, 1) * rates[place, None])
