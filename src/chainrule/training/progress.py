@@ -87,9 +87,7 @@ def figures(record: Record) -> str:
     parts = []
     if "loss" in record:
         parts.append(f"loss {record['loss']:.3f}")
-    for unit in ("byte", "dim"):
-        if f"bits_per_{unit}" in record:
-            parts.append(f"{record[f'bits_per_{unit}']:.3f} bits/{unit}")
+    parts += [f"{record[name]:.3f} bits/{unit}" for unit in ("byte", "dim") if (name := f"bits_per_{unit}") in record]
     if "valid_nats_per_token" in record:
         parts.append(f"valid {record['valid_nats_per_token']:.3f}")
     if "valid_accuracy" in record:
