@@ -42,6 +42,11 @@ def fill(
     table.add_column("gaps")
     table.add_column("text")
     for one in found:
-        gaps = " · ".join(repr(gap)[1:-1] for gap in one.gaps)
-        table.add_row(f"{math.exp(one.log_prob):.2%}", Text(gaps, style="bold"), Text(one.text))
+        gaps = " · ".join(map(_line, one.gaps))
+        table.add_row(f"{100 * math.exp(one.log_prob):.3g} %", Text(gaps, style="bold"), Text(_line(one.text)))
     output.print(table)
+
+
+def _line(text: str) -> str:
+    """A text in one line, its line ends written out."""
+    return repr(text)[1:-1]

@@ -245,9 +245,11 @@ class PixelCNN(TabledReadout):
 
     def _steps(self, tokens: Tensor, state: PixelState) -> Advance:
         """A single value in every row, where rows stand at different pixels: those at the same one together."""
-        groups = [(state.positions == position).nonzero()[:, 0] for position in state.positions.unique()]
-        parts = [select(state, rows) for rows in groups]
-        found = [self._step(tokens[r], part, int(part.positions[0])) for r, part in zip(groups, parts, strict=True)]
+        places = sorted(set(state.positions.tolist()))
+        groups = [(state.positions == place).nonzero()[:, 0] for place in places]
+        found = [
+            self._step(tokens[rows], select(state, rows), place) for rows, place in zip(groups, places, strict=True)
+        ]
         order = torch.cat(groups).argsort()
         hidden = torch.cat([one.hidden for one in found])[order]
         return Advance(hidden, select(merge([cast(PixelState, one.state) for one in found]), order))

@@ -58,8 +58,8 @@ class FillingRun(EmbeddingRun):
         ids = list(parts[0])
         for span, part in zip(filling.spans, parts[1:], strict=True):
             ids += [*span, *part]
-        gaps = [self.tokenizer.decode(span).strip() or self.tokenizer.decode(span) for span in filling.spans]
-        return Filled(self.tokenizer.decode(ids), gaps, filling.log_prob)
+        gaps = [self.tokenizer.decode(span) for span in filling.spans]
+        return Filled(self.tokenizer.decode(ids), [gap.strip(" ") or gap for gap in gaps], filling.log_prob)
 
     @property
     def _suppressed(self) -> list[int]:
