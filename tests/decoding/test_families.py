@@ -26,8 +26,9 @@ def source_of(family):
         if not isinstance(family, Conditional):
             return None
         random = torch.Generator().manual_seed(0)
-        ids = torch.randint(family.source_vocabulary, (len(PROMPTS), 5), generator=random)
-        lengths = torch.tensor([5, 1, 3, 4, 5, 2])
+        width = min(5, family.source_context or 5)
+        ids = torch.randint(family.source_vocabulary, (len(PROMPTS), width), generator=random)
+        lengths = torch.tensor([5, 1, 3, 4, 5, 2]).clamp(max=width)
         chosen = torch.tensor(rows or range(len(PROMPTS)))
         return Sequences(ids[chosen], lengths[chosen])
 

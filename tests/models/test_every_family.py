@@ -25,12 +25,14 @@ def _in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def random_batch(model: NeuralModel, rows: int = 3, length: int = 10) -> Batch:
+def random_batch(model: NeuralModel, rows: int = 3) -> Batch:
+    length = min(10, model.context or 10)
     generator = torch.Generator().manual_seed(2)
     target = Sequences.full(torch.randint(model.vocabulary, (rows, length), generator=generator))
     if not isinstance(model, Conditional):
         return Batch(target)
-    return Batch(target, Sequences.full(torch.randint(model.source_vocabulary, (rows, 6), generator=generator)))
+    width = min(6, model.source_context or 6)
+    return Batch(target, Sequences.full(torch.randint(model.source_vocabulary, (rows, width), generator=generator)))
 
 
 def neural(name: str, variant: str) -> NeuralModel:
@@ -64,10 +66,10 @@ def test_dropout_acts_in_training_only(name: str) -> None:
     assert torch.equal(model.logits(batch), model.logits(batch))
     model.train()
     assert not torch.equal(model.logits(batch), model.logits(batch))
-    torch.testing.assert_close(model.logits(batch).softmax(-1).sum(-1), torch.ones(3, 10))
+    torch.testing.assert_close(model.logits(batch).softmax(-1).sum(-1), torch.ones(batch.target.ids.shape))
 
 
-@pytest.mark.parametrize(("name", "variant"), NEURAL)
+@pytest.mark.parametrize(("name", "variant"), [one for one in NEURAL if one[0] != "reader"])  # whose places end
 def test_an_untrained_model_predicts_almost_uniformly(name: str, variant: str) -> None:
     torch.manual_seed(0)
     sizes = (
@@ -75,7 +77,8 @@ def test_an_untrained_model_predicts_almost_uniformly(name: str, variant: str) -
     )
     model = build(name, {**TINY[name][variant], **sizes}).eval()
     assert isinstance(model, NeuralModel)
-    losses = -model.log_prob(random_batch(model)) / 10
+    batch = random_batch(model)
+    losses = -model.log_prob(batch) / batch.target.lengths
     assert losses.mean().item() == pytest.approx(math.log(65), abs=0.3)
 
 
@@ -85,10 +88,10 @@ def test_gradients_through_extend_equal_those_through_logits(name: str, variant:
     batch = random_batch(model)
     step = model.start(batch.source, batch_size=3)
     logits = [step.logits]
-    for chunk in batch.target.ids[:, :-1].split([4, 1, 4], dim=1):
+    for chunk in batch.target.ids[:, :-1].split(4, dim=1):
         step = model.extend(chunk, step.state)
         logits.append(step.logits)
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     weights = torch.arange(1.0, model.vocabulary + 1)  # equal ones would not tell logits from logits plus a constant
     chunked = torch.autograd.grad((torch.cat(logits, dim=1).square() * weights).sum(), parameters, allow_unused=True)
     whole = torch.autograd.grad((model.logits(batch).square() * weights).sum(), parameters, allow_unused=True)

@@ -70,9 +70,9 @@ class LabelRun(PredictingRun):
         """(N, V): P(label | text) of encoded texts, of which no more is read than the model can."""
         cut = [row[: self.model.source_context] for row in rows]
 
-        def compute(group: Sequence[int]) -> Probabilities:
+        def compute(group: Sequence[int]) -> list[Probabilities]:
             logits = self.model.start(packed([cut[row] for row in group], self.model)).logits[:, 0]
-            return logits.double().softmax(-1).cpu().numpy()
+            return list(logits.double().softmax(-1).cpu().numpy())
 
         found = in_groups([len(row) for row in cut], compute, progress=progress)
         return np.stack(found) if found else np.zeros((0, self.model.vocabulary))
