@@ -83,6 +83,16 @@ def test_a_cap_keeps_the_most_frequent_words() -> None:
     assert tokenizer.decode(tokenizer.encode("a b c")) == "a b \ufffd"
 
 
+def test_words_that_are_too_rare_are_unknown() -> None:
+    assert words("a a a b b c", "words:min=2").pieces([2, 3]) == ["a", " b"]
+    assert words("a a a b b c c", "words:3,min=2").vocabulary == 3
+    with pytest.raises(TokenizerError, match="no word of the text stands there 9 times"):
+        words("a a b", "words:min=9")
+    for wrong in ("words:min=x", "words:max=3", "words:min=0", "words:9,", "words:few"):
+        with pytest.raises(TokenizerError, match=r"try words:|is not a size"):
+            words("a a b", wrong)
+
+
 @given(st.lists(st.lists(st.sampled_from(["one", "two", "three"]), min_size=1)))
 def test_words_with_single_spaces_come_back(lines: list[list[str]]) -> None:
     text = "\n".join(" ".join(line) for line in lines)

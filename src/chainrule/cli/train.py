@@ -60,8 +60,8 @@ def train(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="chars (default), bytes, words, words:10000, bpe:8000, unigram:8000, sentencepiece:FILE or :8000, "
-            "jieba, huggingface:FOLDER.",
+            help="chars (default), bytes, words, words:10000, words:min=5, bpe:8000, unigram:8000, "
+            "sentencepiece:FILE or :8000, jieba, huggingface:FOLDER.",
             show_default=False,
         ),
     ] = None,

@@ -14,10 +14,14 @@ from chainrule.cli.options import Json, RunPath, errors, open_run, output, print
 from chainrule.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.transforms import Bbox
+
     from chainrule.evaluation.embeddings import AnalogyScore, Neighbour, SimilarityScore, WordVectors
     from chainrule.runs import WordRun
 
 PICTURES = (".png", ".svg", ".pdf")
+SIDES = ((1, 1), (-1, 1), (1, -1), (-1, -1))  # of a point, where its name may stand: right or left, above or below
 
 
 class Ask(StrEnum):
@@ -98,10 +102,16 @@ def _show(found: dict[str, list[Neighbour]], *, json: bool) -> None:
     if json:
         print_json({asked: [one._asdict() for one in near] for asked, near in found.items()})
         return
-    for place, (asked, near) in enumerate(found.items()):
-        if place:
-            output.print()
-        print_table({one.word: one.similarity for one in near}, title=f"[bold]{asked}[/bold]")
+    from rich.table import Table
+    from rich.text import Text
+
+    for asked, near in found.items():
+        table = Table(
+            title=Text(asked, style="bold"), title_justify="left", show_header=False, box=None, pad_edge=False
+        )
+        for one in near:
+            table.add_row(Text(one.word), f"{one.similarity:.4f}")
+        output.print(table)
 
 
 def _score(run: WordRun, path: Path, restricted: int, *, json: bool) -> None:
@@ -147,23 +157,38 @@ def draw(vectors: WordVectors, word: str, count: int, out: Path) -> None:
         raise MissingExtra("drawing a map", "plots") from None
     names, points = vectors.around(word, count)
     installed = set(font_manager.get_font_names())
-    figure = Figure(figsize=(8, 6), layout="constrained")
+    figure = Figure(figsize=(9, 7), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.scatter(points[1:, 0], points[1:, 1], s=14, color="tab:blue")
     axes.scatter(points[:1, 0], points[:1, 1], s=40, color="tab:red")
-    for place, (name, (x, y)) in enumerate(zip(names, points.tolist(), strict=True)):
-        axes.annotate(
-            name,
-            (x, y),
-            xytext=(4, 4),
-            textcoords="offset points",
-            fontfamily=[font for font in SCRIPTS if font in installed],
-            fontweight="normal" if place else "bold",
-        )
     axes.margins(0.12)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_title(f"{word} and its {len(names) - 1} nearest words")
+    figure.draw_without_rendering()  # from here on it is known where a label comes to lie
+    label(axes, names, points.tolist(), fonts=[font for font in SCRIPTS if font in installed])
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
+
+
+def label(axes: Axes, names: Sequence[str], points: Sequence[Sequence[float]], fonts: list[str]) -> None:
+    """Write names beside their points, the first in bold, each where it lies over no other if there is such a side."""
+    taken: list[Bbox] = []
+    for place, (name, (x, y)) in enumerate(zip(names, points, strict=True)):
+        for sideways, upwards in SIDES:
+            text = axes.annotate(
+                name,
+                (x, y),
+                xytext=(5 * sideways, 5 * upwards),
+                textcoords="offset points",
+                ha="left" if sideways > 0 else "right",
+                va="bottom" if upwards > 0 else "top",
+                fontfamily=fonts,
+                fontweight="normal" if place else "bold",
+            )
+            extent = text.get_window_extent()
+            if not extent.count_overlaps(taken) or (sideways, upwards) == SIDES[-1]:
+                break
+            text.remove()
+        taken.append(extent)
