@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import pytest
 import torch
 
-from chainrule.models.backoff import FALLBACK_DISCOUNTS
 from chainrule.models.base import CountModel
-from chainrule.models.neighbours import Neighbours, NeighboursConfig
+from chainrule.models.neighbours import STRENGTHS, Neighbours, NeighboursConfig
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.types import Batch, Sequences
 
@@ -37,33 +35,38 @@ def test_a_narrow_image_has_fewer_neighbours_than_were_asked_for() -> None:
     assert NeighboursConfig(vocabulary=2, shape=(1, 9, 1), neighbours=3).offsets == [(1, 0), (2, 0), (3, 0)]
 
 
-def by_hand(images: list[list[int]], width: int, levels: int, query: list[int]) -> list[float]:
-    """Interpolated absolute discounting from the left and the upper neighbour, with plain dictionaries."""
+Event = tuple[tuple[int, ...], int]  # a context and the value that stands in it
 
-    def context(image: list[int], place: int) -> tuple[int, ...]:
-        left = image[place - 1] if place % width else levels
-        above = image[place - width] if place >= width else levels
-        return left, above
 
-    counts = [Counter[tuple[tuple[int, ...], int]]() for _ in range(3)]
-    for image in images:
-        for place, value in enumerate(image):
-            for length in range(3):
-                counts[length][context(image, place)[:length], value] += 1
-    found = []
-    for place, value in enumerate(query):
-        probability = 1 / levels
-        for length in range(3):
-            here = context(query, place)[:length]
-            beside = {x: number for (other, x), number in counts[length].items() if other == here}
-            if not beside:
-                break
-            total = sum(beside.values())
-            taken = {x: FALLBACK_DISCOUNTS[min(number, 3) - 1] for x, number in beside.items()}
-            own = (beside[value] - taken[value]) / total if value in beside else 0.0
-            probability = own + sum(taken.values()) / total * probability
-        found.append(probability)
-    return found
+class ByHand:
+    """The formula with plain dictionaries, for the left and the upper neighbour; leaving out means counting again."""
+
+    def __init__(self, images: list[list[int]], width: int, levels: int) -> None:
+        self.width, self.levels = width, levels
+        self.events = [event for image in images for event in self.of(image)]
+        self.strengths: list[float] = []
+        for _ in range(3):
+            self.strengths.append(min(STRENGTHS, key=self.surprise_by_the_others))
+
+    def of(self, image: list[int]) -> list[Event]:
+        outside = self.levels
+        lefts = [image[place - 1] if place % self.width else outside for place in range(len(image))]
+        uppers = [image[place - self.width] if place >= self.width else outside for place in range(len(image))]
+        return [((left, upper), value) for left, upper, value in zip(lefts, uppers, image, strict=True)]
+
+    def probability(self, event: Event, events: list[Event], strengths: list[float]) -> float:
+        (context, value), found = event, 1 / self.levels
+        for length, strength in enumerate(strengths):
+            beside = [x for other, x in events if other[:length] == context[:length]]
+            found = (beside.count(value) + strength * found) / (len(beside) + strength)
+        return found
+
+    def surprise_by_the_others(self, strength: float) -> float:
+        strengths = [*self.strengths, strength]
+        others = [self.events[:place] + self.events[place + 1 :] for place in range(len(self.events))]
+        return -sum(
+            math.log(self.probability(event, rest, strengths)) for event, rest in zip(self.events, others, strict=True)
+        )
 
 
 def test_probabilities_are_those_of_the_formula() -> None:
@@ -71,7 +74,15 @@ def test_probabilities_are_those_of_the_formula() -> None:
     query = [0, 1, 2, 0, 1, 1]
     model = trained(torch.tensor(images), levels=3, shape=(1, 2, 3), neighbours=2)
     found = model.token_log_probs(Batch(Sequences.full(torch.tensor([query])))).exp()[0]
-    assert found.tolist() == pytest.approx(by_hand(images, 3, 3, query), rel=1e-5)
+    hand = ByHand(images, width=3, levels=3)
+    expected = [hand.probability(event, hand.events, hand.strengths) for event in hand.of(query)]
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_neighbours_that_are_too_far_to_help_do_no_harm() -> None:
+    noise = torch.randint(5, (60, 36), generator=torch.Generator().manual_seed(0))
+    few, many = (trained(noise[:50], levels=5, shape=(1, 6, 6), neighbours=number) for number in (1, 12))
+    assert nats(many, noise[50:]) < nats(few, noise[50:]) + 0.01
 
 
 def test_what_repeats_from_row_to_row_is_seen_by_neighbours_and_not_by_an_ngram() -> None:

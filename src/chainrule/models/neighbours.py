@@ -17,17 +17,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from chainrule.models.backoff import BackedOff, Counts, Table, discounts, find, merge
+from chainrule.models.backoff import BackedOff, Counts, Table, find, merge
 from chainrule.models.base import readable
 from chainrule.models.raster import RasterConfig
 from chainrule.types import Batch, Sequences, State, Step
 
 FARTHEST = 6  # rows and columns; within them are far more neighbours than can be counted together
 LARGEST = 1 << 62
+STRENGTHS = tuple(2.0 ** (power / 2) for power in range(-6, 33))
+"""Of the context that is shorter by one, in counts: what is tried. The largest make a farther neighbour nearly mute."""
 
 
 class NeighboursConfig(RasterConfig):
-    neighbours: int = Field(10, ge=1, le=60, description="pixels that a value is predicted from, the nearest ones")
+    neighbours: int = Field(16, ge=1, le=60, description="pixels that a value is predicted from, the nearest ones")
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
@@ -46,13 +48,16 @@ class NeighboursState(NamedTuple):
 class Neighbours(BackedOff):
     """Counts of pixels beside their nearest neighbours, smoothed by backing off: trained in seconds.
 
-    p(x | n₁ … n_k) = (a − D(a)) / Σ_v a(v n₁ … n_k) + γ(n₁ … n_k) p(x | n₁ … n_{k−1})
+    p(x | n₁ … n_k) = (a(x n₁ … n_k) + α_k p(x | n₁ … n_{k−1})) / (Σ_v a(v n₁ … n_k) + α_k)
 
-    with a the count of x beside these neighbours, D₁, D₂ or D₃ taken off it as in `ngram`, γ the share that this sets
-    free, and the uniform distribution below all: interpolated absolute discounting with the discounts of Chen &
-    Goodman, 1998. (Kneser–Ney's counts of distinct predecessors say nothing where there are only a few levels.) With
-    three channels the context begins with the channel itself and the channels of the same pixel before it; all other
-    neighbours are of the same channel. Only the width of the image matters, so there is no limit to its height.
+    with a the count of x beside these neighbours, and the uniform distribution below all: the hierarchical Dirichlet
+    model of MacKay & Peto, 1995. α_k, how much the nearer neighbours count beside the k-th, is the value by which each
+    pixel of the training images is predicted best from all others (leave-one-out), so a neighbour that is too far to
+    help does no harm. Kneser–Ney's discounts and counts of distinct predecessors, as in `ngram`, suit words; where a
+    few levels all follow each other they say next to nothing.
+
+    With three channels the context begins with the channel itself and the channels of the same pixel before it; all
+    other neighbours are of the same channel. Only the width of the image matters, so there is no limit to its height.
     """
 
     Config = NeighboursConfig
@@ -161,25 +166,39 @@ def paths(values: Tensor, neighbours: Tensor, base: int) -> Counts:
 
 
 def interpolated(counts: Counts, base: int) -> tuple[list[Tensor], list[Table]]:
-    """The keys of contexts of 1, 2, … neighbours, and the tables: interpolated absolute discounting, in float64."""
-    tokens = counts.keys[0]  # of every path: the value that it begins with, and its context
+    """The keys of contexts of 1, 2, … neighbours, and the tables, in float64."""
+    tokens = counts.keys[0]  # of every path: the value that it begins with, and the node of its context
     contexts = torch.zeros_like(tokens)
     lower = torch.full((base,), 1 / (base - 1), dtype=torch.float64)  # below all it is uniform
+    unseen = lower  # the same for a value that is itself left out of all counts
     keys: list[Tensor] = []
     tables: list[Table] = []
     for level, (path, numbers) in enumerate(zip(*counts, strict=True)):
         if level:
             parents = path // base
-            tokens, lower = tokens[parents], lower[parents]
+            tokens, lower, unseen = tokens[parents], lower[parents], unseen[parents]
             found, contexts = torch.unique(contexts[parents] * base + path % base, return_inverse=True)
             keys.append(found)
-        taken = torch.tensor((0.0, *discounts(numbers)), dtype=torch.float64)[numbers.clamp(max=3)]
         total = torch.zeros(len(keys[-1]) if keys else 1, dtype=torch.float64).index_add_(0, contexts, numbers.double())
-        backoff = torch.zeros_like(total).index_add_(0, contexts, taken) / total
-        lower = (numbers - taken) / total[contexts] + backoff[contexts] * lower
+        strength = best_strength(numbers, total[contexts], unseen)
+        unseen = left_out(numbers, total[contexts], unseen, strength)
+        lower = (numbers + strength * lower) / (total[contexts] + strength)
         if tables:
-            tables[-1] = tables[-1]._replace(log_backoffs=backoff.log())
+            tables[-1] = tables[-1]._replace(log_backoffs=(strength / (total + strength)).log())
         events, order = (contexts * base + tokens).sort()
         tables.append(Table(events, lower[order].log(), torch.empty(0)))
     tables[0] = tables[0]._replace(log_probs=tables[0].log_probs[: base - 1])
     return keys, tables
+
+
+def best_strength(numbers: Tensor, totals: Tensor, unseen: Tensor) -> float:
+    """The α that predicts every value best from all others: leave-one-out."""
+    seen = numbers > 0
+    numbers, totals, unseen = numbers[seen], totals[seen], unseen[seen]
+    losses = [-float((numbers * left_out(numbers, totals, unseen, one).log()).sum()) for one in STRENGTHS]
+    return STRENGTHS[losses.index(min(losses))]
+
+
+def left_out(numbers: Tensor, totals: Tensor, unseen: Tensor, strength: float) -> Tensor:
+    """The probability of each event, were one of its own occurrences not counted."""
+    return ((numbers - 1).clamp(min=0) + strength * unseen) / ((totals - 1).clamp(min=0) + strength)
