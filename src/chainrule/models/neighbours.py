@@ -196,7 +196,7 @@ def best_strength(numbers: Tensor, totals: Tensor, unseen: Tensor) -> float:
     seen = numbers > 0
     numbers, totals, unseen = numbers[seen], totals[seen], unseen[seen]
     losses = [-float((numbers * left_out(numbers, totals, unseen, one).log()).sum()) for one in STRENGTHS]
-    return STRENGTHS[losses.index(min(losses))]
+    return float(STRENGTHS[losses.index(min(losses))])
 
 
 def left_out(numbers: Tensor, totals: Tensor, unseen: Tensor, strength: float) -> Tensor:
