@@ -30,6 +30,7 @@ bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
 	$(BIN)/python benchmarks/gpt.py --threads 1
 	$(BIN)/python benchmarks/recurrent.py --threads 1
 	$(BIN)/python benchmarks/convolutions.py --threads 1
+	$(BIN)/python benchmarks/pixelcnn.py --threads 1
 	$(BIN)/python benchmarks/noise.py --threads 1
 	$(BIN)/python benchmarks/beam.py --threads 1
 

@@ -2,7 +2,7 @@
 
     python benchmarks/word2vec.py --text wikitext-2/train.txt.gz [--text …] [--algorithm skip_gram|cbow] [--words 0]
         [--epochs 5] [--threads 1] [--analogies questions-words.txt] [--pairs wordsim353.tsv] [--clock wall|cpu]
-        [--ways gensim,numba,products] [--turns 1] [--json]
+        [--ways gensim,numba,products] [--turns 1] [--seed 0] [--noise N] [--json]
 
 Both learn from the same words (those that come up at least 5 times) between the same line ends, with the same width,
 window, number of negatives, threshold of subsampling, epochs, threads and linear schedule from the rate that is usual
@@ -93,12 +93,19 @@ def ours(text: Text, arguments: argparse.Namespace, way: Callable[[Word2Vec], Le
     vocabulary = len(text.words) + 2
     corpus = Corpus.of_tokens(text.tokens, vocabulary)
     settings = TrainConfig.parse({**Word2Vec.recipe, "learning_rate": RATES[arguments.algorithm]})
-    torch.manual_seed(0)
+    torch.manual_seed(arguments.seed)
     model = Word2Vec(
-        Word2VecConfig(vocabulary=vocabulary, algorithm=arguments.algorithm, unknown=1, ends=(0,), **same(arguments))
+        Word2VecConfig(
+            vocabulary=vocabulary,
+            algorithm=arguments.algorithm,
+            noise=arguments.noise,
+            unknown=1,
+            ends=(0,),
+            **same(arguments),
+        )
     )
     model.expect(Noise(corpus.counts(vocabulary)).levels)
-    learn, feed = way(model), Stretches(corpus, settings.batch_tokens, model.chances, seed=0)
+    learn, feed = way(model), Stretches(corpus, settings.batch_tokens, model.chances, seed=arguments.seed)
     steps = feed.batches_per_epoch(0)
 
     def run() -> None:
@@ -122,7 +129,7 @@ def peer(text: Text, arguments: argparse.Namespace) -> Training:
         sg=int(arguments.algorithm == "skip_gram"),
         workers=arguments.threads,
         min_count=1,
-        seed=1,
+        seed=1 + arguments.seed,
     )
     model.build_vocab(text.sentences)
     return Training(
@@ -179,6 +186,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--noise", type=int, help="words of noise for each word; by default the model's own")
     parser.add_argument("--analogies", type=Path)
     parser.add_argument("--pairs", type=Path)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: that of all threads together")

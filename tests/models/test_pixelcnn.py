@@ -71,7 +71,7 @@ def test_dilations_let_a_stack_see_further_up() -> None:
 
 
 @torch.no_grad()
-def test_rows_of_a_batch_may_stand_at_different_pixels_in_different_rows() -> None:
+def test_an_image_can_be_taken_up_after_any_value() -> None:
     shape = (3, 3, 2)
     model, ids = model_of(shape), images(shape, rows=1)
     whole = model.logits(Batch(Sequences.full(ids)))
