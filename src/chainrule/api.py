@@ -30,6 +30,7 @@ from chainrule.objectives import (
     tabled,
 )
 from chainrule.runs import Run, choose_device, load, run_of
+from chainrule.starting import Start
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
 from chainrule.training.learner import Learner, WholeTargets
@@ -56,6 +57,7 @@ def train(
     tokenizer: str | None = None,
     source_tokenizer: str | None = None,
     distil_from: str | Path | None = None,
+    start_from: str | Path | None = None,
     out: str | Path | None = None,
     minutes: float | None = None,
     steps: int | None = None,
@@ -74,7 +76,8 @@ def train(
     """Train a model of a family on data of your own; the words are those of `chainrule train`.
 
     A translation family learns from pairs: `data` that holds both sides, or a `source` and a `target` line by line.
-    With `distil_from`, a run that translates, it learns from what that run makes of the training sources.
+    With `distil_from`, a run that translates, it learns from what that run makes of the training sources. With
+    `start_from`, a run of the same task, it begins with that run's vocabulary, settings and weights.
 
     What has no word of its own is in `settings`, nested as in a config file: {"model": {"width": 256}, "train":
     {"batch_tokens": 8192}}, or in `overrides`: ["model.width=256"]. Later words win: the family's recipe, the config
@@ -88,6 +91,7 @@ def train(
         "family": family,
         "tokenizer": tokenizer,
         "source_tokenizer": source_tokenizer,
+        "start_from": None if start_from is None else str(start_from),
         "seed": seed,
         "threads": threads,
         "device": device,
@@ -103,19 +107,24 @@ def train(
     values = combine(read_toml(Path(config)) if config is not None else {}, settings or {}, words, overrides)
     folder = RunFolder(Path(out) if out is not None else _new_folder(family))
     resumed = resume and folder.exists
+    start = _start(values, folder, family, resumed)
     if resumed:
         wanted = continued(folder.config(), values)
     else:
         if "train" not in values.get("data", {}):
             raise ConfigError(_no_data(family))
-        wanted = RunConfig.parse(_over(recipe(family), values))
+        given = _over(start.settings(family), values) if start is not None else values
+        wanted = RunConfig.parse(_over(recipe(family), given))
+        if start is not None:
+            start.require_vocabularies(wanted)
         folder.require_free()
     keep_freed_memory()
     if wanted.threads is not None:
         torch.set_num_threads(wanted.threads)
     place = choose_device(wanted.device)
 
-    material = open_material(wanted, reporter, stored=folder if resumed else None)
+    known = folder if resumed else start.folder if start is not None else None
+    material = open_material(wanted, reporter, stored=known)
     for warning in material.warnings:
         reporter.note(warning)
     torch.manual_seed(wanted.seed)
@@ -135,7 +144,7 @@ def train(
         count(model, material.corpus, reporter)
         folder.write_weights(model)
     elif isinstance(model, Trainable):
-        trainer = _trainer(model, complete, material, folder, reporter)
+        trainer = _trainer(model, complete, material, folder, reporter, start)
         material.lay_out(folder, complete)
         if resumed and (saved := folder.last_state()) is not None:
             trainer.restore(saved)
@@ -231,11 +240,27 @@ def _new_folder(name: str) -> Path:
     return next(path for number in itertools.count(1) if not (path := Path("runs") / f"{name}-{number}").exists())
 
 
-def _trainer(model: Trainable, config: RunConfig, material: Material, folder: RunFolder, reporter: Reporter) -> Trainer:
+def _start(values: Mapping[str, Any], folder: RunFolder, family: str, resumed: bool) -> Start | None:
+    """The run to begin with, as long as this one has not begun."""
+    path = folder.config().start_from if resumed else values.get("start_from")
+    if path is None or (resumed and folder.last_step() is not None):
+        return None
+    return Start.open(path, family)
+
+
+def _trainer(
+    model: Trainable,
+    config: RunConfig,
+    material: Material,
+    folder: RunFolder,
+    reporter: Reporter,
+    start: Start | None,
+) -> Trainer:
     settings = config.train
-    corpus = material.corpus
-    unigrams = Noise(corpus.counts(model.vocabulary))
+    unigrams = Noise(material.corpus.counts(model.vocabulary))
     model.expect(unigrams.levels)
+    if start is not None:
+        reporter.note(f"{start.give(model):.0%} of the weights are those of {start.folder.path}")
     lessons = material.lessons(model, config, reporter)
     trainer = WordVectorTrainer if isinstance(model, Word2Vec) else Trainer
     return trainer(

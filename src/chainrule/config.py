@@ -242,6 +242,7 @@ class RunConfig(Settings):
     family: str
     tokenizer: str = "chars"
     source_tokenizer: str | None = Field(None, description="translation: the source's own; none: as `tokenizer` says")
+    start_from: str | None = Field(None, description="a run whose vocabulary and weights this one begins with")
     seed: int = 0
     threads: int | None = Field(None, ge=1)
     device: str = "auto"

@@ -77,6 +77,15 @@ def train(
             show_default=False,
         ),
     ] = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Begin with the vocabulary, the settings and the weights of this run: to go on with other data, or "
+            "with another family that is built of the same parts.",
+            show_default=False,
+        ),
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Budget in minutes; the schedule follows the clock.", show_default=False)
     ] = None,
@@ -130,6 +139,7 @@ def train(
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         distil_from=distil_from,
+        start_from=start_from,
         out=out,
         minutes=minutes,
         steps=steps,

@@ -47,9 +47,10 @@ class Pace:
     """How many tokens to read at once: as many as have been the quickest way to write.
 
     If each guess is right with probability a, a block of K tokens writes 1 + a + … + a^(K−1) = (1 − a^K) / (1 − a) of
-    them. What a block costs is measured, and so are the guesses. A width that has not been measured lately is thought
-    to cost no more than a narrower one, so it is tried before it is judged. Where nothing beats single tokens, drafting
-    rests, for longer each time, and is then given another chance: texts change.
+    them. What a block costs is measured, and so are the guesses. Of a width that was not measured lately it is thought
+    that its further tokens cost half as much as those of narrower blocks did: hopeful, so that it is tried before it is
+    judged, but a wide block is not tried where a narrow one was far from paying. Where nothing beats single tokens,
+    drafting rests, for longer each time, and is then given another chance: texts change.
     """
 
     WIDTHS = (1, 4, 8, 12, 16)  # products with matrices are made for rows in fours
@@ -57,6 +58,7 @@ class Pace:
     LATELY = 64  # blocks after which a measurement is out of date
     FADING = 0.9  # of what was seen of guesses, with every block
     FIRST_REST, LONGEST_REST = 8, 256  # single tokens
+    HOPE = 0.5  # what a further token of a wider block costs, against those of narrower ones
 
     def __init__(self) -> None:
         self._blocks = 0
@@ -75,7 +77,7 @@ class Pace:
             return 1 if self._rest else self.WIDTHS[1]
         if not self._measured(1):
             return 1
-        best = max(self.WIDTHS, key=self._speed)
+        best = max(self._known_and_next(), key=self._speed)
         if best > 1:
             self._next_rest = self.FIRST_REST
         else:
@@ -109,15 +111,27 @@ class Pace:
         """How often a guess is right."""
         return min(0.999, self._right / self._judged)
 
+    def _known_and_next(self) -> tuple[int, ...]:
+        """Widths that were measured, and the next wider one: blocks grow step by step."""
+        unknown = (place for place, width in enumerate(self.WIDTHS) if not self._costs[width])
+        return self.WIDTHS[: 1 + next(unknown, len(self.WIDTHS))]
+
     def _speed(self, width: int) -> float:
         """Tokens in a second."""
         written = (1 - self.accuracy**width) / (1 - self.accuracy)
         return written / (self._cost(width) + (width - 1) * min(self._guessing, default=0.0) + 1e-9)
 
     def _cost(self, width: int) -> float:
-        """Seconds; of a width that was not measured, those of the next narrower one."""
-        narrower = [known for known in self.WIDTHS if known <= width and self._measured(known)]
-        return min(self._measured(narrower[-1])) if narrower else 0.0
+        """Seconds, as measured or, where that was not done lately, as hoped for."""
+        if measured := self._measured(width):
+            return min(measured)
+        narrower = [(known, min(found)) for known in self.WIDTHS if known < width and (found := self._measured(known))]
+        if len(narrower) > 1:
+            (less, cheaper), (more, dearer) = narrower[-2:]
+            return dearer + self.HOPE * max(0.0, dearer - cheaper) * (width - more) / (more - less)
+        if self._costs[width]:
+            return self._costs[width][-1][1]
+        return narrower[-1][1] if narrower else 0.0
 
     def _measured(self, width: int) -> list[float]:
         return [seconds for block, seconds in self._costs[width] if self._blocks - block < self.LATELY]

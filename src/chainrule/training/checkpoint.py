@@ -109,21 +109,23 @@ class RunFolder:
 
     def read_weights(self, model: nn.Module, checkpoint: str = "best") -> None:
         """Put the best weights, or the last ones, into a model of the same shape."""
+        load_distinct(model, self.weights(checkpoint), origin=str(self.path))
+
+    def weights(self, checkpoint: str = "best") -> dict[str, Tensor]:
+        """The best weights, or the last ones, by name."""
         if checkpoint == "last":
             snapshot = self.last_state()
             if snapshot is None:
                 raise RunError(f"the run {str(self.path)!r} has no saved state; use the best weights instead")
             prefix = "model/"
-            weights = {name[len(prefix) :]: x for name, x in snapshot.tensors.items() if name.startswith(prefix)}
-        else:
-            file = self.path / "model.safetensors"
-            if not file.is_file():
-                raise RunError(
-                    f"the run {str(self.path)!r} has no model.safetensors: training has not reached its first "
-                    "checkpoint; continue it with `chainrule train … --resume`"
-                )
-            weights = self._read_tensors(file)
-        load_distinct(model, weights, origin=str(self.path))
+            return {name[len(prefix) :]: x for name, x in snapshot.tensors.items() if name.startswith(prefix)}
+        file = self.path / "model.safetensors"
+        if not file.is_file():
+            raise RunError(
+                f"the run {str(self.path)!r} has no model.safetensors: training has not reached its first checkpoint; "
+                "continue it with `chainrule train … --resume`"
+            )
+        return self._read_tensors(file)
 
     # State
 

@@ -1,0 +1,113 @@
+"""Runs that begin with what another run has learnt."""
+
+import shutil
+
+import pytest
+import torch
+
+import chainrule
+from chainrule.compose import build
+from chainrule.errors import ConfigError
+from chainrule.starting import Start
+
+TEXT = "the cat sat on the mat and the dog sat on the log\n" * 60
+SMALL = {"model": {"layers": 1, "width": 16, "heads": 2, "context": 32}, "train": {"batch_tokens": 128}}
+PAIRS = "".join(f"{word} house\tHaus {word}\n" for word in ("red", "blue", "old", "new", "big", "dear") * 20)
+SMALL_PAIRS = {
+    "model": {"encoder_layers": 1, "decoder_layers": 1, "width": 16, "heads": 2},
+    "train": {"batch_tokens": 256, "validate_bleu": False},
+}
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def teacher(tmp_path, text):
+    return chainrule.train("gpt", data=str(text), steps=30, settings=SMALL, out=tmp_path / "teacher", scored=False)
+
+
+@pytest.fixture
+def translator(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(PAIRS)
+    settings = {**SMALL_PAIRS, "data": {"duplicates": "keep"}}
+    return chainrule.train(
+        "transformer", data=str(path), steps=2, settings=settings, out=tmp_path / "translator", scored=False
+    )
+
+
+def first_loss(run):
+    return next(one["loss"] for one in run.folder.records("metrics.jsonl") if "loss" in one)
+
+
+def test_a_run_of_the_same_family_begins_where_the_other_one_ended(tmp_path, teacher, text):
+    """With no settings of its own, and with the vocabulary of the other run even for signs that it has not seen."""
+    other = tmp_path / "other.txt"
+    other.write_text(TEXT.replace("cat", "äöü"))
+    log = {"train": {"log_every": 1, "batch_tokens": 128}}
+    run = chainrule.train(
+        "gpt", data=str(other), start_from=teacher.path, steps=1, settings=log, out=tmp_path / "new", scored=False
+    )
+    fresh = chainrule.train("gpt", data=str(text), steps=1, settings={**SMALL, **log}, out=tmp_path / "x", scored=False)
+    assert run.model.config == teacher.model.config
+    assert (run.path / "tokenizer.json").read_bytes() == (teacher.path / "tokenizer.json").read_bytes()
+    assert first_loss(run) < first_loss(fresh) - 0.2
+
+
+def test_a_model_of_the_same_family_and_size_takes_over_everything(teacher):
+    model = build("gpt", teacher.config.model)
+    assert Start.open(str(teacher.path), "gpt").give(model) == 1
+    given = teacher.model.state_dict()
+    assert all(torch.equal(one, given[name]) for name, one in model.state_dict().items())
+
+
+def test_another_family_takes_over_the_parts_that_it_shares(translator):
+    model = build("nonautoregressive", {**translator.config.model, "encoder_layers": 2})
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    share = Start.open(str(translator.path), "nonautoregressive").give(model)
+    given, after = translator.model.state_dict(), model.state_dict()
+    taken = {name for name in after if torch.equal(after[name], given.get(name.removeprefix("body."), torch.empty(0)))}
+    parts = ("tokens.matrix", "encoder.layers.0.mlp.out.weight", "decoder.layers.0.look.out.weight")
+    assert {f"body.{part}" for part in parts} <= taken
+    assert 0.5 < share < 1
+    left = {name for name in after if name.startswith(("body.encoder.layers.1", "output."))}
+    assert left
+    assert all(torch.equal(after[name], before[name]) for name in left)
+
+
+def test_a_parallel_model_is_trained_from_a_transformer(tmp_path, translator):
+    run = chainrule.train(
+        "nonautoregressive", data=translator.config.data.train, start_from=translator.path, steps=1,
+        settings={"train": SMALL_PAIRS["train"], "data": {"duplicates": "keep"}}, out=tmp_path / "nar", scored=False,
+    )  # fmt: skip
+    assert run.model.config.width == 16
+    assert run.config.start_from == str(translator.path)
+
+
+def test_once_it_has_begun_the_other_run_is_not_needed(tmp_path, teacher, text):
+    words = {"data": str(text), "start_from": teacher.path, "settings": SMALL, "out": tmp_path / "new", "scored": False}
+    chainrule.train("gpt", steps=1, **words)
+    shutil.rmtree(teacher.path)
+    run = chainrule.train("gpt", steps=2, resume=True, **words)
+    assert run.outcome is not None
+    assert run.outcome.step == 2
+
+
+def test_a_run_that_cannot_give_anything_is_refused_in_one_line(tmp_path, teacher, text, translator):
+    def start(family, run, **words):
+        chainrule.train(family, data=str(text), start_from=run, steps=1, out=tmp_path / "new", **words)
+
+    with pytest.raises(ConfigError, match="a run for language and transformer is for translation"):
+        start("transformer", teacher.path)
+    with pytest.raises(ConfigError, match="has its vocabulary, but tokenizer is 'words' and was 'chars'"):
+        start("gpt", teacher.path, tokenizer="words")
+    with pytest.raises(ConfigError, match="a ngram has none"):
+        start("ngram", teacher.path)
+    with pytest.raises(ConfigError, match=r"no weight of .* fits"):
+        start("recurrent", teacher.path, settings={"model": {"width": 24, "tied": False}})
+    assert not (tmp_path / "new").exists()
