@@ -30,13 +30,13 @@ from chainrule.objectives import (
     tabled,
 )
 from chainrule.runs import Run, choose_device, load, run_of
-from chainrule.starting import Start
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
 from chainrule.training.learner import Learner, WholeTargets
 from chainrule.training.loop import Trainer
 from chainrule.training.memory import keep_freed_memory
 from chainrule.training.progress import Recorder, Reporter
+from chainrule.training.starting import Start
 from chainrule.training.word_vectors import WordVectorTrainer
 
 __all__ = ["Run", "load", "train"]

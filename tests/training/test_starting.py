@@ -8,7 +8,7 @@ import torch
 import chainrule
 from chainrule.compose import build
 from chainrule.errors import ConfigError
-from chainrule.starting import Start
+from chainrule.training.starting import Start
 
 TEXT = "the cat sat on the mat and the dog sat on the log\n" * 60
 SMALL = {"model": {"layers": 1, "width": 16, "heads": 2, "context": 32}, "train": {"batch_tokens": 128}}
