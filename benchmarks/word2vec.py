@@ -2,7 +2,7 @@
 
     python benchmarks/word2vec.py --text wikitext-2/train.txt.gz [--text …] [--algorithm skip_gram|cbow] [--words 0]
         [--epochs 5] [--threads 1] [--analogies questions-words.txt] [--pairs wordsim353.tsv] [--clock wall|cpu]
-        [--ways gensim,numba,products] [--turns 1] [--seed 0] [--noise N] [--json]
+        [--ways gensim,numba,products] [--turns 1] [--seed 0] [--rate R] [--noise N] [--json]
 
 Both learn from the same words (those that come up at least 5 times) between the same line ends, with the same width,
 window, number of negatives, threshold of subsampling, epochs, threads and linear schedule from the rate that is usual
@@ -46,6 +46,7 @@ from turns import CLOCKS, Work, seconds
 
 RATES = {"skip_gram": 0.025, "cbow": 0.075}
 """Of ours. Gensim has 0.025 for both, its own default; its gradient of cbow is larger by the number of words around."""
+GENSIM_RATE = 0.025
 LEAST = 5  # occurrences of a word
 
 
@@ -92,7 +93,8 @@ def same(arguments: argparse.Namespace) -> dict[str, Any]:
 def ours(text: Text, arguments: argparse.Namespace, way: Callable[[Word2Vec], Learn]) -> Training:
     vocabulary = len(text.words) + 2
     corpus = Corpus.of_tokens(text.tokens, vocabulary)
-    settings = TrainConfig.parse({**Word2Vec.recipe, "learning_rate": RATES[arguments.algorithm]})
+    learning_rate = arguments.rate or RATES[arguments.algorithm]
+    settings = TrainConfig.parse({**Word2Vec.recipe, "learning_rate": learning_rate})
     torch.manual_seed(arguments.seed)
     model = Word2Vec(
         Word2VecConfig(
@@ -128,6 +130,7 @@ def peer(text: Text, arguments: argparse.Namespace) -> Training:
         sample=settings["subsample"],
         sg=int(arguments.algorithm == "skip_gram"),
         workers=arguments.threads,
+        alpha=arguments.rate or GENSIM_RATE,
         min_count=1,
         seed=1 + arguments.seed,
     )
@@ -187,6 +190,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rate", type=float, help="where the rate begins, for both; by default what is usual for each")
     parser.add_argument("--noise", type=int, help="words of noise for each word; by default the model's own")
     parser.add_argument("--analogies", type=Path)
     parser.add_argument("--pairs", type=Path)
