@@ -39,6 +39,7 @@ from chainrule.types import Batch, Sequences
 
 LOGITS_AT_ONCE = 1 << 22  # numbers in one piece of logits; bounds the memory of scoring
 TOKENS_AT_ONCE = 4096
+WINDOWS_AT_ONCE = 1024  # that are looked at together, to batch those of like length
 SOURCE_MISSING = "this model translates, and its text was given without a source; give pairs"
 
 
@@ -218,7 +219,7 @@ def _score_whole(
     limit = min(len(corpus), protocol.tokens or len(corpus))
     edges = itertools.pairwise(corpus.offsets.tolist())
     documents = [Window(begin, begin, end, number) for number, (begin, end) in enumerate(edges) if begin < limit]
-    lengths = [max(window.end - window.begin, len(_given(model, source, window))) for window in documents]
+    lengths = [_length(model, window, source) for window in documents]
     total, count, impossible, read = 0.0, 0, 0, 0
     for rows in by_length(lengths, len(documents), max(64, LOGITS_AT_ONCE // model.vocabulary)):
         group = [documents[row] for row in rows]
@@ -312,21 +313,19 @@ def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[
 def _windows(
     model: AutoregressiveModel, tokens: np.ndarray, windows: Iterator[Window], source: Corpus | None = None
 ) -> Iterator[Predictions]:
-    """Many windows in one batch; they are grouped as they come, padded to the longest."""
+    """Many windows in one batch, those of like length together, since a batch is padded to its longest."""
     at_once = TOKENS_AT_ONCE
     if not isinstance(model, NeuralModel):  # its logits come for all positions, counted or not
         at_once = min(at_once, LOGITS_AT_ONCE // model.vocabulary)
-    group: list[Window] = []
-    longest = 0
-    for window in windows:
-        length = max(window.end - window.begin, 0 if source is None else len(_given(model, source, window)))
-        longest = max(longest, length)
-        if group and (len(group) + 1) * longest > at_once:
-            yield from _read(model, tokens, group, source)
-            group, longest = [], length
-        group.append(window)
-    if group:
-        yield from _read(model, tokens, group, source)
+    while block := list(itertools.islice(windows, WINDOWS_AT_ONCE)):
+        lengths = [_length(model, window, source) for window in block]
+        for rows in by_length(lengths, len(block), at_once):
+            yield from _read(model, tokens, [block[row] for row in rows], source)
+
+
+def _length(model: DensityModel, window: Window, source: Corpus | None) -> int:
+    """Tokens of its longer side."""
+    return max(window.end - window.begin, 0 if source is None else len(_given(model, source, window)))
 
 
 def _read(
