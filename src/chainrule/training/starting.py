@@ -80,7 +80,7 @@ class Start:
         weights = self.folder.weights()
         copied = 0
         state = model.state_dict()
-        own = {name: state[name] for name in distinct_tensors(model)}
+        own: dict[str, Tensor] = {name: state[name] for name in distinct_tensors(model)}
         for name, tensor in own.items():
             found = _fitting(name, tensor, weights)
             if found is not None:
