@@ -48,7 +48,7 @@ def test_a_batch_of_sources_gives_what_each_gives_alone_and_in_their_order(model
 class Wordy(tiny_parallel("nonautoregressive").__class__):  # type: ignore[misc]
     """Writes the same to everything."""
 
-    def write(self, source: Sequences, **settings: object) -> list[Written]:
+    def write(self, source: Sequences, effort: Effort, **settings: object) -> list[Written]:
         return [Written([3, 1, EOS, 2, EOS], -1.0, -0.5), Written([3, 1], -1.0, -0.5), Written([EOS], 0.0, 0.0)]
 
 
@@ -63,7 +63,8 @@ def test_effort_is_what_was_asked_for_or_what_is_usual() -> None:
     assert effort_of(masked, Search()) == masked.usual
     assert effort_of(masked, Search(passes=10, length_candidates=2)) == Effort(10, 2)
     assert effort_of(masked, Search(passes=1)) == Effort(1, masked.usual.lengths)
-    assert effort_of(ctc, Search()) == Effort(1, 1)
+    assert effort_of(ctc, Search(beam=3)) == Effort(beam=3)
+    assert effort_of(masked, Search(beam=3)).beam == 1
 
 
 def translator(model: object) -> Translator:

@@ -51,7 +51,7 @@ def test_every_run_has_its_own_ways_to_translate(
         "base greedy", "base beam 5",
         "hybrid greedy", "hybrid speculative", "hybrid beam 5",
         "masked 1 pass", "masked 2 passes", "masked 4 passes",
-        "ctc 1 pass",
+        "ctc 1 pass", "ctc 1 pass, beam 5",
         "third every 3rd token",
     ]  # fmt: skip
     assert found["failures"] == []

@@ -325,3 +325,16 @@ def test_penn_treebank_words_at_order_five() -> None:
     model = trained([[ids[word] for word in train]], order=5, vocabulary=len(ids))
     scores, _ = model.score_tokens(stream([ids[word] for word in read("test")]))
     assert math.exp(-scores.mean()) == pytest.approx(141, abs=1.5)
+
+
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_asked_for_one_token_at_a_time_it_says_the_same(order: int) -> None:
+    model = trained([[0, 1, 2, 0, 1, 3, 0, 1, 2, 2, 2]], order)
+    text = [0, 1, 2, 3, 3, 0, 1, 1, 2]
+    expected = model.token_log_probs(Batch(stream(text)))[0].tolist()
+    language = model.one_by_one()
+    memory, found = language.beginning, []
+    for token in text:
+        nats, memory = language.follow(token, memory)
+        found.append(nats)
+    assert found == pytest.approx(expected, abs=1e-6)

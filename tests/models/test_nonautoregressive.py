@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +14,12 @@ from chainrule.models.conditional import Effort, ParallelModel
 from chainrule.models.hybrid_regressive import HybridRegressive, HybridRegressiveConfig
 from chainrule.models.nonautoregressive import (
     Draft,
+    LanguageConfig,
     Masks,
     NonAutoregressive,
     NonAutoregressiveConfig,
+    Ratio,
+    Slots,
     first,
 )
 from chainrule.models.transformer import Transformer
@@ -38,6 +42,32 @@ def of(variant: str, **settings: object) -> NonAutoregressive:
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.4)
     return model.double().eval()
+
+
+@pytest.mark.parametrize("slots", [1, 1.5, 1.6, 2, 2.25, 3])
+def test_every_slot_belongs_to_one_token_and_tokens_share_them_evenly(slots: float) -> None:
+    ratio = Ratio.of_config(of("ctc").config.model_copy(update={"slots": slots}))
+    origins = ratio.origins(20, torch.device("cpu"))
+    assert len(origins) == math.ceil(20 * slots) == ratio.slots(20)
+    tokens, ways = origins // ratio.most, origins % ratio.most
+    assert tokens.tolist() == [math.floor(round(slot / slots, 9)) for slot in range(len(origins))]
+    each = tokens.bincount(minlength=20)
+    assert each.max() - each.min() <= 1
+    assert all(ways[tokens == token].tolist() == list(range(int(each[token]))) for token in range(20))
+
+
+@torch.no_grad()
+def test_a_row_has_the_slots_of_its_own_source_whatever_stands_beside_it() -> None:
+    model = of("ctc", slots=1.6)
+    alone = Sequences(SOURCE.ids[1:2, :2], SOURCE.lengths[1:2])
+    target = Sequences(torch.tensor([[4, 2]]), torch.tensor([2]))
+    beside = Sequences(target.ids.expand(3, -1), target.lengths.expand(3))
+    torch.testing.assert_close(
+        model.log_prob(Batch(target, alone))[0], model.log_prob(Batch(beside, SOURCE))[1], rtol=1e-9, atol=1e-9
+    )
+    assert model.log_prob(Batch(Sequences(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])), alone)) > -torch.inf
+    five = Batch(Sequences(torch.tensor([[1, 2, 3, 4, 1]]), torch.tensor([5])), alone)
+    assert model.log_prob(five) == -torch.inf  # 3.2 slots are 4
 
 
 def repeated(source: Sequences, row: int, times: int) -> Sequences:
@@ -83,7 +113,7 @@ def test_a_pair_that_cannot_be_written_teaches_nothing_and_breaks_nothing() -> N
 def test_ctc_has_one_pass_and_no_lengths_to_choose_from() -> None:
     for effort in (Effort(2, 1), Effort(1, 3)):
         with pytest.raises(DecodingError, match="writes in one pass and chooses no length"):
-            of("ctc").write(SOURCE, passes=effort.passes, lengths=effort.lengths)
+            of("ctc").write(SOURCE, effort)
 
 
 @torch.no_grad()
@@ -144,7 +174,7 @@ def test_fewer_and_fewer_tokens_are_predicted_again(monkeypatch: pytest.MonkeyPa
 @torch.no_grad()
 def test_one_pass_is_as_likely_as_it_says() -> None:
     model = of("masked")
-    for row, written in enumerate(model.write(SOURCE, passes=1, lengths=1)):
+    for row, written in enumerate(model.write(SOURCE, Effort())):
         target = Sequences.full(torch.tensor([written.ids]))
         assert float(model.log_prob(Batch(target, repeated(SOURCE, row, 1)))) == pytest.approx(written.log_prob)
         assert written.score <= 0
@@ -153,7 +183,7 @@ def test_one_pass_is_as_likely_as_it_says() -> None:
 @torch.no_grad()
 def test_more_lengths_never_give_a_worse_score() -> None:
     model = of("masked")
-    scores = [[one.score for one in model.write(SOURCE, passes=2, lengths=count)] for count in (1, 3, 12, 99)]
+    scores = [[one.score for one in model.write(SOURCE, Effort(2, count))] for count in (1, 3, 12, 99)]
     for fewer, more in itertools.pairwise(scores):
         assert all(two >= one - 1e-12 for one, two in zip(fewer, more, strict=True))
     assert scores[0] != scores[2] == scores[3]
@@ -204,7 +234,7 @@ def test_every_kth_token_is_what_the_leader_writes_greedily(every: int) -> None:
         hidden, state = model.leader.advance(token, state)
         token = model.leader.readout(hidden).argmax(-1)
         led.append(token[:, 0])
-    for row, written in enumerate(model.write(SOURCE, passes=1, lengths=1)):
+    for row, written in enumerate(model.write(SOURCE, Effort())):
         leading = written.ids[every - 1 :: every]
         assert len(written.ids) == every * len(leading)
         assert leading[:3] == [int(token[row]) for token in led][: len(leading)]
@@ -269,7 +299,59 @@ def test_it_learns_to_turn_a_text_round_or_to_copy_it(name: str, turned: bool) -
     target, source = pairs(model, 64, turned=turned, generator=torch.Generator().manual_seed(2))
     assert source is not None
     usual = model.usual
-    written = model.write(source, passes=usual.passes, lengths=usual.lengths)
+    written = model.write(source, usual)
     wanted = [ids[:length] for ids, length in zip(target.ids.tolist(), target.lengths.tolist(), strict=True)]
     right = [one.ids[: len(ids)] == ids for one, ids in zip(written, wanted, strict=True)]
     assert sum(right) / len(right) > 0.8
+
+
+def surveyed(**language: object) -> NonAutoregressive:
+    model = of("ctc", language=LanguageConfig(**language))  # type: ignore[arg-type]
+    model.survey((np.array([1, 0]), np.array(target)) for target in ([1, 2, 3, 0], [1, 2, 0], [4, 2, 3, 0]))
+    return model
+
+
+@torch.no_grad()
+def test_a_model_that_has_seen_targets_knows_what_follows_what() -> None:
+    model = surveyed(order=3)
+    assert model.usual.beam > 1
+    assert isinstance(model.output, Slots)
+    assert model.output.language is not None
+    nats = model.output.language.log_prob(Batch(Sequences.pack([[1, 2, 3, 0], [3, 2, 1, 0]])))
+    assert nats[0] > nats[1] + 1
+    assert of("ctc", language=LanguageConfig(order=0)).usual == Effort()
+
+
+def test_so_many_tokens_are_counted_and_no_more() -> None:
+    one, two = (surveyed(tokens=tokens).output for tokens in (1, 10_000))
+    assert isinstance(one, Slots)
+    assert isinstance(two, Slots)
+    assert one.language is not None
+    assert two.language is not None
+    assert one.language.sizes == two.language.sizes  # whole batches are counted
+
+
+def test_the_language_decides_where_slots_do_not() -> None:
+    """With a great weight, only what was seen can be written."""
+    model = surveyed(order=3, weight=50.0, bonus=0.0)
+    seen = ([1, 2, 3, 0], [1, 2, 0], [4, 2, 3, 0])
+    for written in model.write(SOURCE, Effort(beam=50)):
+        assert any(written.ids == target[: len(written.ids)] for target in seen)
+    plain = model.write(SOURCE, Effort())
+    assert plain != model.write(SOURCE, Effort(beam=50))
+
+
+@torch.no_grad()
+def test_without_a_say_of_the_language_the_search_is_for_the_likeliest_target() -> None:
+    """It sums the ways to say a target, so what it finds is at least as likely as the likeliest choices."""
+    model = surveyed(weight=0.0, bonus=0.0)
+    for row, (best, plain) in enumerate(
+        zip(model.write(SOURCE, Effort(beam=50)), model.write(SOURCE, Effort()), strict=True)
+    ):
+        source = repeated(SOURCE, row, 1)
+        found, other = (
+            float(model.log_prob(Batch(Sequences.pack([one.ids]), source))) if one.ids else -math.inf
+            for one in (best, plain)
+        )
+        assert found >= other - 1e-9
+        assert best.log_prob <= found + 1e-9 or not best.ids

@@ -8,6 +8,7 @@ from chainrule.nn.attention import (
     Ragged,
     SourceAttention,
     WatchedAttention,
+    WholeAttention,
     make_room,
     padding_bias,
     place,
@@ -117,3 +118,20 @@ def test_sinusoids_are_those_of_the_paper(width: int) -> None:
     angle = torch.tensor(position / 10_000 ** (2 * pair / width))
     torch.testing.assert_close(table[position, 2 * pair], angle.sin())
     torch.testing.assert_close(table[position, 2 * pair + 1], angle.cos())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_that_may_drop_weights_and_drops_none_is_attention(causal: bool) -> None:
+    query, key, value = torch.randn(3, 2, 4, 7, 8).unbind()
+    bias = None if causal else padding_bias(torch.tensor([7, 4]), 7, query.dtype)
+    for_rate = CausalAttention if causal else (lambda rate: WholeAttention(bias, rate))
+    never = 1e-4  # rounds to no byte at all
+    torch.testing.assert_close(for_rate(never)(query, key, value), for_rate(0.0)(query, key, value))
+
+
+def test_weights_that_are_dropped_are_missed_and_made_up_for() -> None:
+    query, key = torch.randn(2, 1, 1, 1000, 4).unbind()
+    value = torch.ones(1, 1, 1000, 1)
+    found = CausalAttention(0.5)(query, key, value)
+    assert found[0, 0, 500:].std() > 0.01
+    assert float(found[0, 0, 500:].mean()) == pytest.approx(1.0, abs=0.02)

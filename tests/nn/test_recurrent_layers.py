@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chainrule.nn.dropout import VariationalDropout
+from chainrule.nn.dropout import dropped
 from chainrule.nn.recurrent import (
     CELLS,
     FEW_STEPS,
@@ -284,33 +284,14 @@ def test_the_simple_network_has_no_gate_to_remember_with() -> None:
 # Dropout
 
 
-def test_a_variational_mask_is_the_same_at_all_time_steps() -> None:
-    torch.manual_seed(0)
-    dropped = VariationalDropout(0.4)(torch.ones(9, 5, 200))
-    assert torch.equal(dropped, dropped[:1].expand_as(dropped))
-    assert not torch.equal(dropped[0, 0], dropped[0, 1])  # while each row has its own
-
-
-def test_what_a_variational_mask_keeps_is_scaled_up() -> None:
-    torch.manual_seed(0)
-    dropped = VariationalDropout(0.4)(torch.ones(2, 50, 400))
-    assert dropped.unique().tolist() == pytest.approx([0.0, 1 / 0.6])
-    assert dropped.mean().item() == pytest.approx(1.0, abs=0.02)
-
-
-def test_dropout_rests_in_evaluation() -> None:
-    values = torch.randn(3, 2, 8)
-    assert torch.equal(VariationalDropout(0.9).eval()(values), values)
-
-
 @every_cell
 def test_recurrent_dropout_drops_the_same_weights_at_all_steps(cell: str) -> None:
     torch.manual_seed(0)
     layer = CELLS[cell](INPUTS, WIDTH, 0.5).double()
     values, state = something_to_read(layer)
     torch.manual_seed(3)
-    dropped = layer(values, state)
+    found = layer(values, state)
     torch.manual_seed(3)
-    weight = torch.nn.functional.dropout(layer.recurrent_weight, 0.5)
-    torch.testing.assert_close(dropped, layer.naive(values, state, weight))
-    assert not torch.allclose(dropped[0], layer.eval()(values, state)[0])
+    weight = dropped(layer.recurrent_weight, 0.5)
+    torch.testing.assert_close(found, layer.naive(values, state, weight))
+    assert not torch.allclose(found[0], layer.eval()(values, state)[0])

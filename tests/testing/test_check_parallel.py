@@ -12,7 +12,7 @@ from torch import Tensor
 from chainrule.evaluation.verify import CheckFailed
 from chainrule.evaluation.verify_parallel import verify_parallel
 from chainrule.models import FAMILIES
-from chainrule.models.conditional import ParallelModel, Written
+from chainrule.models.conditional import Effort, ParallelModel, Written
 from chainrule.models.nonautoregressive import NonAutoregressive, NonAutoregressiveConfig
 from chainrule.testing import check_parallel, tiny_parallel
 from chainrule.testing.parallel_checks import all_parallel_checks
@@ -41,21 +41,23 @@ class ReadsThePadding(NonAutoregressive):
 
 
 class SeesOtherRows(NonAutoregressive):
-    def write(self, source: Sequences, **settings: Any) -> list[Written]:
+    def write(self, source: Sequences, effort: Effort, **settings: Any) -> list[Written]:
         extra = len(source.ids) - 1
-        return [one._replace(score=one.score + 1e-3 * extra) for one in super().write(source, **settings)]
+        return [one._replace(score=one.score + 1e-3 * extra) for one in super().write(source, effort, **settings)]
 
 
 class Boasts(NonAutoregressive):
     """Says that what it writes is likelier than it is."""
 
-    def write(self, source: Sequences, **settings: Any) -> list[Written]:
-        return [one._replace(log_prob=one.log_prob / 100) for one in super().write(source, **settings)]
+    def write(self, source: Sequences, effort: Effort, **settings: Any) -> list[Written]:
+        return [one._replace(log_prob=one.log_prob / 100) for one in super().write(source, effort, **settings)]
 
 
 class WritesWhatItLikes(NonAutoregressive):
-    def write(self, source: Sequences, *, suppress: Sequence[int] = (), **settings: Any) -> list[Written]:
-        return super().write(source, **settings)
+    def write(
+        self, source: Sequences, effort: Effort, *, suppress: Sequence[int] = (), **settings: Any
+    ) -> list[Written]:
+        return super().write(source, effort, **settings)
 
 
 class IgnoresItsSource(NonAutoregressive):

@@ -31,13 +31,7 @@ def write(
     effort = effort_of(model, search)
     found: list[list[Translation]] = [[] for _ in sources]
     for rows in by_length([len(source) for source in sources], batch, TOKENS_AT_ONCE // effort.lengths):
-        written = model.write(
-            packed([sources[row] for row in rows], model),
-            passes=effort.passes,
-            lengths=effort.lengths,
-            eos=eos,
-            suppress=suppress,
-        )
+        written = model.write(packed([sources[row] for row in rows], model), effort, eos=eos, suppress=suppress)
         for row, one in zip(rows, written, strict=True):
             found[row] = [_translation(one, eos)]
     return found
@@ -46,7 +40,8 @@ def write(
 def effort_of(model: ParallelModel, search: Search) -> Effort:
     """What the search allows, or what is usual for the model."""
     usual = model.usual
-    return Effort(search.passes or usual.passes, search.length_candidates or usual.lengths)
+    beam = search.beam if usual.beam > 1 else 1
+    return Effort(search.passes or usual.passes, search.length_candidates or usual.lengths, beam)
 
 
 def _translation(written: Written, eos: int) -> Translation:

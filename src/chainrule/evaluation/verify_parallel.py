@@ -64,11 +64,11 @@ class ParallelSubject:
 
     def efforts(self) -> list[Effort]:
         """As little as possible, and what is usual."""
-        return list(dict.fromkeys([Effort(1, 1), self.model.usual]))
+        return list(dict.fromkeys([Effort(), self.model.usual]))
 
     def write(self, source: Sequences | None, effort: Effort) -> list[Written]:
         assert source is not None
-        return self.model.write(source, passes=effort.passes, lengths=effort.lengths, eos=EOS)
+        return self.model.write(source, effort, eos=EOS)
 
 
 ParallelCheck = Callable[[ParallelSubject], None]
@@ -140,7 +140,7 @@ def _narrow(sequences: Sequences) -> Sequences:
 @torch.no_grad()
 def what_is_written_is_as_likely_as_it_says(subject: ParallelSubject) -> None:
     """In one pass, the choices that were made are among the ways to write the target: it is at least as likely."""
-    for row, written in enumerate(subject.write(subject.source, Effort(1, 1))):
+    for row, written in enumerate(subject.write(subject.source, Effort())):
         if not written.ids:
             continue
         pairs = subject.pairs([row])
@@ -157,7 +157,7 @@ def suppressed_tokens_are_never_written(subject: ParallelSubject) -> None:
     effort = subject.model.usual
     written = {token for one in subject.write(subject.source, effort) for token in one.ids}
     banned = sorted(written)[: subject.model.vocabulary - 1]
-    again = subject.model.write(subject.source, passes=effort.passes, lengths=effort.lengths, eos=EOS, suppress=banned)
+    again = subject.model.write(subject.source, effort, eos=EOS, suppress=banned)
     require(not any(token in banned for one in again for token in one.ids), "a suppressed token was written")
 
 
@@ -183,7 +183,7 @@ def saving_keeps_every_bit(subject: ParallelSubject) -> None:
         torch.equal(blank.log_prob(subject.batch), expected), "a model that was saved and loaded scores differently"
     )
     effort = model.usual
-    again = blank.write(subject.source, passes=effort.passes, lengths=effort.lengths, eos=EOS)
+    again = blank.write(subject.source, effort, eos=EOS)
     require(again == subject.write(subject.source, effort), "a model that was saved and loaded writes differently")
 
 

@@ -115,7 +115,9 @@ class Translating(Task):
             yield f"every {ordinal(model.config.every)} token", Search(), None
         elif isinstance(model, ParallelModel):
             for count in passes if model.usual.passes > 1 else [1]:
-                yield f"{count} pass{'es' if count > 1 else ''}", Search(passes=count), None
+                yield f"{count} pass{'es' if count > 1 else ''}", Search(passes=count, beam=1), None
+            if self.beam > 1 and model.usual.beam > 1:
+                yield f"1 pass, beam {self.beam}", Search(beam=self.beam), None
         else:
             yield GREEDY, Search(beam=1), None
             if isinstance(model, Plans):

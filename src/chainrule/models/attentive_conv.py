@@ -17,6 +17,7 @@ from chainrule.nn import alone
 from chainrule.nn.alone import Row
 from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place
 from chainrule.nn.causal_conv import GatedConvolution
+from chainrule.nn.dropout import Dropout
 from chainrule.nn.norms import normalised
 from chainrule.nn.positions import Rotary, Rotation
 from chainrule.nn.tokens import TokenTable
@@ -81,7 +82,7 @@ class AttentiveConv(TokenReadout):
         self.tokens = TokenTable(config.vocabulary, config.width, tied=config.tied)
         self.rotary = Rotary(config.attention.head_width, config.context)
         self.blocks = nn.ModuleList(AttentiveBlock(config) for _ in range(config.layers))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @property
     def context(self) -> int:
@@ -172,7 +173,7 @@ class AttentiveBlock(nn.Module):
         super().__init__()
         self.local = GatedConvolution(config.width, kernel=config.kernel)
         self.attentive = ModernBlock(config.attention)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self, x: Tensor, ring: Tensor, positions: Tensor, rotate: Rotation, attend: Attend

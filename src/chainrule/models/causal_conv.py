@@ -13,6 +13,7 @@ from chainrule.config import ModelConfig
 from chainrule.models.base import Advance, TokenReadout, readable, shift_right
 from chainrule.nn import alone
 from chainrule.nn.causal_conv import GatedConvolution
+from chainrule.nn.dropout import Dropout
 from chainrule.nn.norms import normalised
 from chainrule.nn.tokens import TokenTable
 from chainrule.types import Batch, Sequences, State
@@ -73,7 +74,7 @@ class CausalConv(TokenReadout):
         self.layers = nn.ModuleList(
             GatedConvolution(config.width, kernel=config.kernel, dilation=dilation) for dilation in config.dilations
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @property
     def reach(self) -> int:

@@ -16,6 +16,7 @@ from chainrule.models.base import Advance, Table, TabledReadout
 from chainrule.models.capabilities import Prepares
 from chainrule.models.conditional import Conditional, HasAttention
 from chainrule.models.encoders import EncoderConfig, build_encoder, completed
+from chainrule.nn.dropout import Dropout
 from chainrule.nn.pooling import AttentionPooling
 from chainrule.types import Batch, Sequences, State
 
@@ -71,7 +72,7 @@ class Classifier(Conditional, Prepares, HasAttention, TabledReadout):
         self.inner = nn.Linear(config.heads * self.encoder.width, config.hidden)
         self.readout_weight = nn.Parameter(torch.randn(config.vocabulary, config.hidden) * 0.02)
         self.readout_bias = nn.Parameter(torch.zeros(config.vocabulary))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @property
     def context(self) -> int:

@@ -83,8 +83,9 @@ class Conditional(ABC):
 class Effort(NamedTuple):
     """How much a parallel model may do for a target."""
 
-    passes: int  # over all positions
-    lengths: int  # that are tried
+    passes: int = 1  # over all positions
+    lengths: int = 1  # that are tried
+    beam: int = 1  # targets that are followed side by side, where a model can weigh them
 
 
 class Written(NamedTuple):
@@ -92,7 +93,7 @@ class Written(NamedTuple):
 
     ids: list[int]  # with EOS at its end, where it was written
     log_prob: float  # nats, of the choices that were made: at most log P(ids | source), where other choices give it too
-    score: float  # what it was ranked by among the lengths that were tried
+    score: float  # what it was ranked by among all that were tried
 
 
 class ParallelModel(Conditional, OwnObjective, DensityModel):
@@ -111,15 +112,13 @@ class ParallelModel(Conditional, OwnObjective, DensityModel):
         """What is done where nobody says how much; a single pass where the model has no second one to make."""
 
     @abstractmethod
-    def write(
-        self, source: Sequences, *, passes: int, lengths: int, eos: int = 0, suppress: Sequence[int] = ()
-    ) -> list[Written]:
+    def write(self, source: Sequences, effort: Effort, *, eos: int = 0, suppress: Sequence[int] = ()) -> list[Written]:
         """The best target of each source, without the ids to suppress."""
 
 
 def require_one_pass(effort: Effort) -> None:
     """For a model that has no second pass to make and no lengths to choose from."""
-    if effort != Effort(1, 1):
+    if (effort.passes, effort.lengths) != (1, 1):
         raise DecodingError(
             f"this model writes in one pass and chooses no length, and {effort.passes} passes with {effort.lengths} "
             "lengths were asked for; leave them out, or train nonautoregressive with model.output=masked"

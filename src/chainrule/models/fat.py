@@ -46,6 +46,7 @@ from chainrule.nn import alone, slow_attention
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
 from chainrule.nn.attention import Look, SourceAttention, WatchedAttention, padding_bias, require_heads
+from chainrule.nn.dropout import Dropout
 from chainrule.nn.linear import inward, outward
 from chainrule.nn.norms import normalised
 from chainrule.nn.positions import sinusoids
@@ -154,7 +155,7 @@ class FAT(Conditional, HasAttention, Directed, Surveys, Shortlists, TokenReadout
         )
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.register_buffer("sinusoids", sinusoids(config.width, config.context), persistent=False)
         self.register_buffer("source_frequency", torch.full((config.source_vocabulary,), math.inf))
         partners = config.shortlist.partners
@@ -306,7 +307,7 @@ class EncoderLayer(nn.Module):
         self.value_gate = inward(config.width, 2 * config.width)  # V and G
         self.out = outward(config.width, config.width)
         self.mlp = MLP(config.width, config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """(B, S, D) to (B, S, D)."""
@@ -338,7 +339,7 @@ class DecoderLayer(nn.Module):
         self.key_value = inward(width, 2 * width)  # K and V'
         self.distances = nn.Parameter(torch.zeros(2 * config.reach + 1, config.heads))  # U
         self.mlp = MLP(3 * width, config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def remember(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of a source (B, S, D), (B, H, S, D/H) each: computed once, looked at in every step."""

@@ -14,6 +14,7 @@ from chainrule.models.base import Advance, TokenReadout, readable, shift_right
 from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
+from chainrule.nn.dropout import Dropout
 from chainrule.nn.linear import Projection
 from chainrule.nn.norms import normalised
 from chainrule.nn.tokens import TokenTable
@@ -56,7 +57,7 @@ class FiniteMemory(TokenReadout):
         self.combine = Projection(config.memory * config.width, config.width)
         nn.init.normal_(self.combine.weight, std=(config.memory * config.width) ** -0.5)
         self.layers = nn.ModuleList(MLP(config.width, config.multiple) for _ in range(config.layers))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @property
     def nothing(self) -> int:

@@ -30,6 +30,7 @@ from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
 from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place, require_heads
+from chainrule.nn.dropout import dropped
 from chainrule.nn.linear import Projection, times
 from chainrule.nn.norms import LayerNorm, normalised
 from chainrule.nn.positions import Rotary, Rotation, require_pairs
@@ -342,8 +343,3 @@ class GPT2Block(nn.Module):
         x = x + alone.project(cache.attend(*alone.in_heads(projected, 3, self.heads)), self.attention_out)
         inner = alone.gelu(alone.project(alone.layer_normalised(x, self.mlp_norm), self.mlp_in))
         return x + alone.project(inner, self.mlp_out)
-
-
-def dropped(x: Tensor, rate: float) -> Tensor:
-    """Dropout, at no cost where there is none: decoding passes here twice in every block."""
-    return F.dropout(x, rate) if rate else x

@@ -69,7 +69,7 @@ class HybridRegressive(ParallelModel):
 
     @property
     def usual(self) -> Effort:
-        return Effort(passes=1, lengths=1)
+        return Effort()
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.leader.tables()
@@ -102,10 +102,8 @@ class HybridRegressive(ParallelModel):
         return nats
 
     @torch.inference_mode()
-    def write(
-        self, source: Sequences, *, passes: int, lengths: int, eos: int = 0, suppress: Sequence[int] = ()
-    ) -> list[Written]:
-        require_one_pass(Effort(passes, lengths))
+    def write(self, source: Sequences, effort: Effort, *, eos: int = 0, suppress: Sequence[int] = ()) -> list[Written]:
+        require_one_pass(effort)
         read = self._read(self.require_source(source))
         led, nats = self._lead(read.leader, eos, suppress)
         ids, log_probs = self._choose(self._fill(led, read.filler), suppress)  # (B, J, k − 1)

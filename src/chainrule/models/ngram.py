@@ -27,6 +27,7 @@ from chainrule.models.backoff import BackedOff, Counts, Table, at, discounts, fi
 from chainrule.models.base import readable
 from chainrule.models.capabilities import Guesses
 from chainrule.models.ngram_alone import Levels, can_go_alone
+from chainrule.nn.ctc_search import Language
 from chainrule.types import Batch, Sequences, State, Step
 
 PENDING = 1 << 20  # tokens gathered before they are sorted into the counts
@@ -145,6 +146,11 @@ class NGram(BackedOff, Guesses):
             guesses.append(levels.likeliest(nodes))
             nodes = levels.read(guesses[-1], nodes)
         return guesses
+
+    def one_by_one(self) -> Language:
+        """The model as a search asks it."""
+        self._require_estimate()
+        return Language((self.bos, *[-1] * self.reach)[: self.reach], self._levels().asked)
 
     def _levels(self) -> Levels:
         """The tables as NumPy sees them, until there are others."""

@@ -8,9 +8,9 @@ microseconds: little enough to draft for a network (see `decoding.speculative`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ Keys = npt.NDArray[np.int64]
 
 FEW = 24
 """Tokens for which one after the other is still faster than all at once."""
+
+REMEMBERED = 1 << 16  # answers about single tokens, about 20 MB
 
 
 def can_go_alone(tokens: Tensor, like: Tensor) -> bool:
@@ -58,6 +60,20 @@ class Levels:
             found.append(_find(keys, parent * self.base + token) if parent >= 0 else -1)
         return found[: len(nodes)]
 
+    def follow(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
+        """The log-probability of one token after these nodes, and the nodes after it."""
+        nats, found = float(self.log_probs[0][token]), [token]
+        for keys, log_probs, backoffs, node in zip(
+            self.keys, self.log_probs[1:], self.log_backoffs, nodes, strict=True
+        ):
+            place = _find(keys, node * self.base + token) if node >= 0 else -1
+            if place >= 0:
+                nats = float(log_probs[place])
+            elif node >= 0:
+                nats += float(backoffs[node])
+            found.append(place)
+        return nats, tuple(found[:-1])
+
     def predict(self, nodes: Sequence[int], result: Numbers) -> None:
         """Write (V,) log-probabilities: each order, upwards, over those of tokens that it has seen."""
         factors = [result.dtype.type(0)]
@@ -87,6 +103,11 @@ class Levels:
                 factor += float(backoffs[node])
         token, log_prob = self.favourite
         return token if log_prob + factor > best_log_prob else best
+
+    @cached_property
+    def asked(self) -> Callable[[int, tuple[int, ...]], tuple[float, tuple[int, ...]]]:
+        """`follow`, with what was asked lately at hand: searches ask the same again and again."""
+        return lru_cache(REMEMBERED)(self.follow)
 
     @cached_property
     def favourite(self) -> tuple[int, float]:

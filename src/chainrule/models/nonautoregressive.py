@@ -5,7 +5,7 @@ outputs turn what they see into a distribution over targets.
 
 `ctc` (Libovický & Helcl, 2018). Each source token becomes k slots, and a slot says a token or keeps silent:
 
-    x_kn … x_kn+k−1 = W norm(m_n)                           m, the encoded source
+    x_u = W_{u − ⌈kn⌉} m_n,   n = ⌊u / k⌋                   m, the encoded source
     h = Decoder(x)                                          every slot sees every other, and m
     P(silence | u) = σ(a · h_u + c),   P(v | u) = σ(−a · h_u − c) softmax_v(W h_u + b)
     P(y | s) = Σ over the paths that spell y of Π_u P(π_u | u)                  see `nn.ctc`
@@ -33,23 +33,44 @@ Shape letters: B rows, S source tokens, U slots, T target tokens, K positions, N
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import islice
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from chainrule.config import Settings
 from chainrule.models.base import readable
 from chainrule.models.conditional import Effort, ParallelModel, Written, require_one_pass
+from chainrule.models.ngram import NGram, NGramConfig
+from chainrule.models.shortlist import Ids, Pairs, Surveys
 from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerConfig
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.ctc import Lattice, spelt
+from chainrule.nn.ctc_search import Slot, Weights, search
 from chainrule.nn.linear import inward
 from chainrule.nn.masking import first
 from chainrule.nn.tokens import PairTable
 from chainrule.types import Batch, Sequences, map_state
+
+Count = TypeVar("Count", int, Tensor)
+
+BEAM = 5  # targets that are followed where nobody says how many
+FAIR = -3.5  # nats below the best choice of a slot, up to which a token is tried
+COUNTED_AT_ONCE = 1024  # targets
+
+
+class LanguageConfig(Settings):
+    """The n-gram model of targets that weighs what slots say, in a search with a beam (see `nn.ctc_search`)."""
+
+    order: int = Field(4, ge=0, description="length of its longest n-gram; 0: no such model")
+    tokens: int = Field(2_000_000, ge=1, description="of the training targets, so many are counted")
+    weight: float = Field(0.5, ge=0, description="of its nats beside those of the slots")
+    bonus: float = Field(2.5, description="nats for each token that is said: by the rest alone, short targets win")
 
 
 class NonAutoregressiveConfig(TransformerConfig):
@@ -60,11 +81,17 @@ class NonAutoregressiveConfig(TransformerConfig):
     output: Literal["ctc", "masked"] = Field(
         "ctc", description="ctc: slots that speak or keep silent, one pass; masked: a length, then any number of passes"
     )
-    slots: int = Field(2, ge=1, description="ctc: slots for each source token; a target cannot have more tokens")
+    slots: float = Field(
+        2.0,
+        ge=1,
+        le=16,
+        description="ctc: slots for each source token, in hundredths; a target cannot have more tokens",
+    )
     glancing: float = Field(0.3, ge=0, le=1, description="ctc: slots shown in training, as a share of the wrong ones")
+    language: LanguageConfig = LanguageConfig()
 
 
-class NonAutoregressive(ParallelModel):
+class NonAutoregressive(ParallelModel, Surveys):
     """Parallel translation: all target tokens in one pass (CTC), or masked and predicted again in a few."""
 
     Config = NonAutoregressiveConfig
@@ -96,6 +123,9 @@ class NonAutoregressive(ParallelModel):
     def expect(self, log_frequencies: Tensor) -> None:
         self.body.tokens.bias.copy_(log_frequencies)
 
+    def survey(self, pairs: Pairs) -> None:
+        self.output.survey(target for _, target in pairs)
+
     def chance(self, batch: Batch) -> Tensor:
         return torch.rand(*self.output.draws(self._checked(batch)), device=self.device)
 
@@ -108,11 +138,9 @@ class NonAutoregressive(ParallelModel):
         return self.output.log_prob(self.body, self.body.read(source), target)
 
     @torch.inference_mode()
-    def write(
-        self, source: Sequences, *, passes: int, lengths: int, eos: int = 0, suppress: Sequence[int] = ()
-    ) -> list[Written]:
+    def write(self, source: Sequences, effort: Effort, *, eos: int = 0, suppress: Sequence[int] = ()) -> list[Written]:
         read = self.body.read(self.require_source(source))
-        return self.output.write(self.body, read, Effort(passes, lengths), suppress)
+        return self.output.write(self.body, read, effort, suppress)
 
     def _checked(self, batch: Batch) -> Pair:
         self.require_room(batch.target.ids.shape[1])
@@ -146,7 +174,7 @@ class Body(nn.Module):
             config.vocabulary, config.width, source_vocabulary=config.own_source_rows, tied=config.tied
         )
         self.encoder = Encoder(config)
-        positions = config.context * (config.slots if config.output == "ctc" else 1)
+        positions = Ratio.of_config(config).slots(config.context) if config.output == "ctc" else config.context
         self.decoder = Decoder(config.model_copy(update={"context": positions}))
 
     @property
@@ -176,7 +204,13 @@ class Body(nn.Module):
 class Output(nn.Module, ABC):
     """From what target positions see to a distribution over targets."""
 
-    usual: ClassVar[Effort]
+    @property
+    @abstractmethod
+    def usual(self) -> Effort:
+        """See `ParallelModel.usual`."""
+
+    def survey(self, targets: Iterable[Ids]) -> None:
+        """See `Surveys`."""
 
     def tables(self) -> Iterator[nn.Parameter]:
         """Parameters with a vector per position."""
@@ -199,21 +233,67 @@ class Output(nn.Module, ABC):
         """See `ParallelModel.write`."""
 
 
+class Ratio(NamedTuple):
+    """Slots for each source token, as a fraction: slot u is one of token ⌊u · tokens / slots⌋."""
+
+    over: int
+    under: int
+
+    @classmethod
+    def of_config(cls, config: NonAutoregressiveConfig) -> Ratio:
+        return cls(*Fraction(config.slots).limit_denominator(100).as_integer_ratio())
+
+    @property
+    def most(self) -> int:
+        """The most slots that a token has."""
+        return self.slots(1)
+
+    def slots(self, tokens: Count) -> Count:
+        """How many slots so many tokens have: the next whole number."""
+        return -(-tokens * self.over // self.under)
+
+    def origins(self, tokens: int, device: torch.device) -> Tensor:
+        """(U,): for each slot, where it is found if every token had `most` of them."""
+        slot = torch.arange(self.slots(tokens), device=device)
+        token = slot * self.under // self.over
+        return token * self.most + slot - self.slots(token)
+
+
 class Slots(Output):
     """Connectionist temporal classification over k slots for each source token."""
 
-    usual = Effort(passes=1, lengths=1)
-
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__()
-        self.count, self.glancing = config.slots, config.glancing
-        self.split = inward(config.width, config.slots * config.width)
+        self.ratio, self.glancing = Ratio.of_config(config), config.glancing
+        self.split = inward(config.width, self.ratio.most * config.width)
         self.silence = nn.Parameter(torch.zeros(config.width))  # a
         self.level = nn.Parameter(torch.zeros(1))  # c
+        self.counted = config.language.tokens
+        self.weights = Weights(config.language.weight, config.language.bonus)
+        order = config.language.order
+        self.language = NGram(NGramConfig(vocabulary=config.vocabulary, order=order)) if order else None
+
+    @property
+    def usual(self) -> Effort:
+        return Effort(beam=BEAM if self._knows_language else 1)
+
+    @property
+    def _knows_language(self) -> bool:
+        return self.language is not None and self.language.sizes[0] > 0
+
+    def survey(self, targets: Iterable[Ids]) -> None:
+        if self.language is None:
+            return
+        rows, left = iter(targets), self.counted
+        while left > 0 and (some := list(islice(rows, COUNTED_AT_ONCE))):
+            taken = Sequences.pack(some)
+            self.language.observe(taken)
+            left -= int(taken.lengths.sum())
+        self.language.estimate()
 
     def draws(self, batch: Pair) -> tuple[int, int]:
         rows, width = batch.source.ids.shape
-        return rows, self.count * width
+        return rows, self.ratio.slots(width)
 
     def loss(self, body: Body, read: Read, target: Sequences, chance: Tensor, smoothing: float) -> Tensor:
         inputs, slots = self._inputs(read)
@@ -231,14 +311,19 @@ class Slots(Output):
     def write(self, body: Body, read: Read, effort: Effort, suppress: Sequence[int]) -> list[Written]:
         require_one_pass(effort)
         inputs, slots = self._inputs(read)
-        path, log_probs = self._path(body, body.decode(inputs, slots, read.memory), slots, suppress)
+        hidden = body.decode(inputs, slots, read.memory)
+        if effort.beam > 1 and self.language is not None and self._knows_language:
+            said = self._chances(body, hidden, slots, suppress)
+            spelt_best = (search(row, self.language.one_by_one(), self.weights, effort.beam) for row in said)
+            return [Written(*found) for found in spelt_best]
+        path, log_probs = self._path(body, hidden, slots, suppress)
         found = zip(spelt(path, slots, body.nothing), log_probs.sum(1).tolist(), strict=True)
         return [Written(ids, nats, nats / max(1, len(ids))) for ids, nats in found]
 
     def _inputs(self, read: Read) -> tuple[Tensor, Tensor]:
         """The vectors that slots begin with, (B, U, D), and how many of them each row has."""
-        inputs = self.split(read.encoded).unflatten(-1, (self.count, -1)).flatten(1, 2)
-        return inputs, self.count * read.lengths
+        ways = self.split(read.encoded).unflatten(-1, (self.ratio.most, -1)).flatten(1, 2)
+        return ways[:, self.ratio.origins(read.encoded.shape[1], ways.device)], self.ratio.slots(read.lengths)
 
     def _silence(self, hidden: Tensor) -> Tensor:
         """(B, U) logits of saying nothing."""
@@ -270,6 +355,29 @@ class Slots(Output):
         log_probs[open_] = torch.where(speaks, nats, log_probs[open_])
         return path, log_probs
 
+    def _chances(self, body: Body, hidden: Tensor, slots: Tensor, suppress: Sequence[int]) -> list[list[Slot]]:
+        """Of each row, the choices of its slots that are not much worse than the best one."""
+        real, silence = _up_to(slots, hidden.shape[1]), self._silence(hidden)
+        open_ = real & (silence < -FAIR)  # else no token is likely enough beside silence
+        logits = body.tokens.readout(hidden[open_])
+        speaks = F.logsigmoid(-silence[open_])[:, None]
+        if suppress:
+            logits[:, list(suppress)] = -torch.inf
+        nats = logits.log_softmax(-1) + speaks
+        silent = F.logsigmoid(silence)
+        best = torch.maximum(nats.amax(-1), silent[open_])
+        places, tokens = (nats > best[:, None] + FAIR).nonzero(as_tuple=True)
+        rows, numbers = (part[places].tolist() for part in open_.nonzero(as_tuple=True))
+        found = [
+            [Slot(chance, {}) for chance in row[:count]]
+            for row, count in zip(silent.exp().tolist(), slots.tolist(), strict=True)
+        ]
+        for row, number, token, chance in zip(
+            rows, numbers, tokens.tolist(), nats[places, tokens].exp().tolist(), strict=True
+        ):
+            found[row][number].tokens[token] = chance
+        return found
+
     @torch.no_grad()
     def _glance(
         self, body: Body, read: Read, target: Sequences, inputs: Tensor, slots: Tensor, chance: Tensor
@@ -286,7 +394,9 @@ class Slots(Output):
 class Masks(Output):
     """A length, then masks that are predicted, some of them again and again."""
 
-    usual = Effort(passes=4, lengths=3)
+    @property
+    def usual(self) -> Effort:
+        return Effort(passes=4, lengths=3)
 
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from chainrule.models.capabilities import Prepares
 from chainrule.models.conditional import Conditional
 from chainrule.models.encoders import EncoderConfig, build_encoder, completed
 from chainrule.nn.branches import at
+from chainrule.nn.dropout import Dropout
 from chainrule.nn.pooling import AttentionPooling
 from chainrule.nn.recurrent_encoder import RecurrentEncoder
 from chainrule.types import Batch, Sequences, State
@@ -88,7 +89,7 @@ class SpanReader(Conditional, Prepares, NeuralModel):
         self.end_place, self.end_start = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         self.end_distance = nn.Parameter(torch.randn(config.distances + 1, width) * 0.1)
         self.end_out = nn.Linear(width, 1, bias=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @property
     def context(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,8 @@ from chainrule.types import Batch, Sequences, State, Step
 EOS = 0  # of every tokenizer
 NOBODY = -1  # where a token has fewer partners than there is room for
 
-Pairs = Iterable[tuple[Sequence[int] | npt.NDArray[np.integer], Sequence[int] | npt.NDArray[np.integer]]]
+Ids: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
+Pairs: TypeAlias = Iterable[tuple[Ids, Ids]]
 """Ids of sources and of their translations."""
 
 

@@ -48,6 +48,7 @@ from chainrule.nn.attention import (
     place,
     require_heads,
 )
+from chainrule.nn.dropout import Dropout
 from chainrule.nn.linear import inward, outward
 from chainrule.nn.norms import normalised
 from chainrule.nn.positions import (
@@ -245,13 +246,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.positions = _positions(config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, embedded: Tensor, bias: Tensor | None) -> Tensor:
         """(B, S, D) to (B, S, D)."""
         x, turn = self.positions(embedded, slice(0, embedded.shape[1]))
         x = self.dropout(x)
-        attend = WholeAttention(bias, self.dropout.p if self.training else 0.0)
+        attend = WholeAttention(bias, self.dropout.now)
         for layer in self.layers:
             x = layer(x, turn, attend)
         return normalised(x)
@@ -264,7 +265,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.positions = _positions(config)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def remember(self, encoded: Tensor, lengths: Tensor) -> Memory:
         """What its layers see of sources (B, S, D)."""
@@ -273,7 +274,7 @@ class Decoder(nn.Module):
 
     def at_once(self, embedded: Tensor, lengths: Tensor, source: Memory) -> Tensor:
         """(B, K, D) to (B, K, D), where every position sees every other up to the length of its row, and the source."""
-        rate = self.dropout.p if self.training else 0.0
+        rate = self.dropout.now
         attend = WholeAttention(padding_bias(lengths, embedded.shape[1], embedded.dtype), rate)
         return cast(Tensor, self(embedded, slice(0, embedded.shape[1]), [attend] * len(self.stack), source.looks(rate)))
 
@@ -308,7 +309,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.attention = SelfAttention(config)
         self.mlp = MLP(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, turn: Turn, attend: Attend) -> Tensor:
         x = x + self.dropout(self.attention(normalised(x), turn, attend))
@@ -321,7 +322,7 @@ class DecoderLayer(nn.Module):
         self.attention = SelfAttention(config)
         self.look = CrossAttention(config)
         self.mlp = MLP(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, turn: Turn, attend: Attend, look: Look) -> Tensor:
         x = x + self.dropout(self.attention(normalised(x), turn, attend))

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chainrule.nn.dropout import dropped
+
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """query, key, value of the new tokens, (B, H, K, D) each, to what they gather from the past: (B, H, K, D)."""
 
@@ -37,7 +39,7 @@ class CausalAttention:
     dropout: float = 0.0
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout, is_causal=True)
+        return _gathered(query, key, value, dropout=self.dropout, causal=True)
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class WholeAttention:
     dropout: float = 0.0
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(query, key, value, self.bias, dropout_p=self.dropout)
+        return _gathered(query, key, value, self.bias, dropout=self.dropout)
 
 
 @dataclass(slots=True)
@@ -142,15 +144,11 @@ class SourceAttention:
     scale: float | None = None  # of the scores; none: 1 / √D
 
     def __call__(self, query: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(
-            query, self.keys, self.values, self.bias, dropout_p=self.dropout, scale=self.scale
-        )
+        return _gathered(query, self.keys, self.values, self.bias, dropout=self.dropout, scale=self.scale)
 
     def weights(self, query: Tensor) -> Tensor:
         """(B, H, K, S): how much each token attends to each token of the source."""
-        scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
-        scores = scale * query @ self.keys.mT
-        return (scores if self.bias is None else scores + self.bias).softmax(-1)
+        return _weights(query, self.keys, self.bias, self.scale)
 
 
 @dataclass(slots=True)
@@ -163,3 +161,28 @@ class WatchedAttention:
     def __call__(self, query: Tensor) -> Tensor:
         self.seen.append(self.attention.weights(query))
         return self.attention(query)
+
+
+def _gathered(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    *,
+    dropout: float,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """Values weighted by softmax(scale · query · key + bias), of which some weights are dropped."""
+    if not dropout:
+        return F.scaled_dot_product_attention(query, key, value, bias, is_causal=causal, scale=scale)
+    if causal:
+        later = torch.full((query.shape[2], key.shape[2]), -torch.inf, dtype=query.dtype, device=query.device)
+        bias = later.triu_(1)
+    return dropped(_weights(query, key, bias, scale), dropout) @ value
+
+
+def _weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
+    """(B, H, K, S): how much each query attends to each key."""
+    scores = (query.shape[-1] ** -0.5 if scale is None else scale) * query @ key.mT
+    return (scores if bias is None else scores + bias).softmax(-1)

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chainrule.nn.attention import Attend, CausalAttention, WholeAttention, padding_bias
+from chainrule.nn.dropout import Dropout
 from chainrule.nn.linear import Projection
 from chainrule.nn.norms import LayerNorm
 
@@ -77,7 +78,7 @@ class Bert(Reader):
         super().__init__(shape)
         self.texts = nn.Parameter(torch.empty(shape.texts, shape.width))  # e_A, and e_B where there is one
         self.blocks = nn.ModuleList(BertBlock(shape) for _ in range(shape.layers))
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         *_, last = self.layers(ids, lengths)
@@ -87,7 +88,7 @@ class Bert(Reader):
         """x⁰ to xᴸ, (B, S, D) each."""
         embedded = self.dropout(self.norm(self._embedded(ids) + self.texts[0]))
         yield embedded
-        rate = self.dropout.p if self.training else 0.0
+        rate = self.dropout.now
         x, attend = embedded.flatten(0, 1), WholeAttention(padding_bias(lengths, ids.shape[1], embedded.dtype), rate)
         for block in self.blocks:
             x = block(x, len(ids), attend)
@@ -135,7 +136,7 @@ class BertBlock(Block):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
 
     def forward(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
         x = self.attention_norm(x + self.dropout(self.attention(x, rows, attend)))

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chainrule.nn.dropout import Dropout
 from chainrule.nn.norms import normalised
 
 
@@ -82,7 +83,7 @@ class GatedLayer(nn.Module):
         self.join = matrix(width, 2 * width)
         self.outward = matrix(width, width)
         nn.init.zeros_(self.outward.weight)  # a residual branch begins at nothing
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """(B, D, H, W) of both stacks."""

@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from chainrule.nn.dropout import Dropout, VariationalDropout, dropped
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.9])
+def test_so_many_are_lost_and_the_rest_make_up_for_them(rate: float) -> None:
+    values = dropped(torch.ones(400, 500), rate)
+    survivors = values[values > 0]
+    assert (values == 0).double().mean() == pytest.approx(rate, abs=0.005)
+    assert survivors.min() == survivors.max()
+    assert values.double().mean() == pytest.approx(1.0, abs=0.02)
+
+
+def test_every_byte_of_what_was_drawn_decides_alike() -> None:
+    """The highest of eight bytes would be small too often in a number that cannot be negative."""
+    lost = dropped(torch.ones(50_000, 8), 0.4) == 0
+    torch.testing.assert_close(lost.double().mean(0), torch.full((8,), 0.4, dtype=torch.float64), rtol=0, atol=0.015)
+
+
+def test_what_is_lost_gets_no_gradient() -> None:
+    values = torch.randn(7, 5, requires_grad=True)
+    found = dropped(values, 0.5)
+    found.sum().backward()
+    assert values.grad is not None
+    torch.testing.assert_close(values.grad * values, found)
+    assert (values.grad == 0).any()
+
+
+def test_no_rate_and_no_training_change_nothing() -> None:
+    values = torch.randn(3, 4)
+    assert dropped(values, 0.0) is values
+    assert Dropout(0.5).eval()(values) is values
+    assert VariationalDropout(0.5).eval()(values) is values
+    assert dropped(torch.ones(0, 4), 0.5).shape == (0, 4)
+
+
+def test_a_seed_says_what_is_lost() -> None:
+    drop = Dropout(0.5)
+    torch.manual_seed(3)
+    first, second = drop(torch.ones(99)), drop(torch.ones(99))
+    torch.manual_seed(3)
+    torch.testing.assert_close(drop(torch.ones(99)), first)
+    assert not torch.equal(first, second)
+
+
+def test_all_but_nothing_can_be_lost() -> None:
+    assert dropped(torch.ones(10_000), 0.9999).isfinite().all()
+
+
+def test_all_steps_of_a_row_lose_the_same() -> None:
+    lost = VariationalDropout(0.5)(torch.ones(6, 4, 50)) == 0
+    assert torch.equal(lost, lost[:1].expand_as(lost))
+    assert not torch.equal(lost[0, 0], lost[0, 1])
