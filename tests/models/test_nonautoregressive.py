@@ -332,13 +332,17 @@ def test_so_many_tokens_are_counted_and_no_more() -> None:
 
 
 def test_the_language_decides_where_slots_do_not() -> None:
-    """With a great weight, only what was seen can be written."""
-    model = surveyed(order=3, weight=50.0, bonus=0.0)
+    """With a great weight, only what was seen is written, and with a great bonus, something is."""
+    model = surveyed(order=3, weight=50.0, bonus=60.0)
+    assert isinstance(model.output, Slots)
+    with torch.no_grad():
+        model.output.level.fill_(-2.0)  # slots would rather speak
     seen = ([1, 2, 3, 0], [1, 2, 0], [4, 2, 3, 0])
-    for written in model.write(SOURCE, Effort(beam=50)):
-        assert any(written.ids == target[: len(written.ids)] for target in seen)
-    plain = model.write(SOURCE, Effort())
-    assert plain != model.write(SOURCE, Effort(beam=50))
+    written = [one.ids for one in model.write(SOURCE, Effort(beam=50))]
+    assert any(written)
+    for ids in written:
+        assert any(ids == target[: len(ids)] for target in seen)
+    assert written != [one.ids for one in model.write(SOURCE, Effort())]
 
 
 @torch.no_grad()

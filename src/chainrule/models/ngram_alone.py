@@ -8,6 +8,7 @@ microseconds: little enough to draft for a network (see `decoding.speculative`).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -55,24 +56,31 @@ class Levels:
 
     def read(self, token: int, nodes: Sequence[int]) -> list[int]:
         """From the nodes of the last 1, 2, … tokens, −1 where there is none, to those after one more."""
-        found = [token]
-        for keys, parent in zip(self.keys, nodes[:-1], strict=False):
-            found.append(_find(keys, parent * self.base + token) if parent >= 0 else -1)
-        return found[: len(nodes)]
+        return list(self.follow(token, nodes)[1])
 
     def follow(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
         """The log-probability of one token after these nodes, and the nodes after it."""
-        nats, found = float(self.log_probs[0][token]), [token]
-        for keys, log_probs, backoffs, node in zip(
-            self.keys, self.log_probs[1:], self.log_backoffs, nodes, strict=True
-        ):
-            place = _find(keys, node * self.base + token) if node >= 0 else -1
-            if place >= 0:
-                nats = float(log_probs[place])
-            elif node >= 0:
-                nats += float(backoffs[node])
-            found.append(place)
+        unigrams, *longer = self.plain
+        nats, found = unigrams[token], [token]
+        for (keys, log_probs, backoffs), node in zip(longer, nodes, strict=True):
+            if node < 0:
+                found.append(-1)
+                continue
+            wanted = node * self.base + token
+            place = bisect_left(keys, wanted)
+            if place < len(keys) and keys[place] == wanted:
+                nats = log_probs[place]
+                found.append(place)
+            else:
+                nats += backoffs[node]
+                found.append(-1)
         return nats, tuple(found[:-1])
+
+    @cached_property
+    def plain(self) -> list[Any]:
+        """The tables as Python sees them, which reads single numbers faster than NumPy does."""
+        views = zip(self.keys, self.log_probs[1:], self.log_backoffs, strict=True)
+        return [self.log_probs[0].data, *(tuple(array.data for array in level) for level in views)]
 
     def predict(self, nodes: Sequence[int], result: Numbers) -> None:
         """Write (V,) log-probabilities: each order, upwards, over those of tokens that it has seen."""
@@ -127,8 +135,3 @@ class Levels:
             tokens[parents[first]] = last[first]
             found.append((tokens, best))
         return found
-
-
-def _find(keys: Keys, wanted: int) -> int:
-    place = int(keys.searchsorted(wanted))
-    return place if place < len(keys) and keys[place] == wanted else -1

@@ -7,6 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+EPSILON = torch.tensor(1e-6, dtype=torch.float64)  # a tensor, so that one operation can add it; takes on any type
+
 
 class LayerNorm(nn.LayerNorm):
     """The same, straight to the kernel: torch's own asks on each call whether cuDNN is on."""
@@ -25,7 +27,7 @@ def normalised(x: Tensor) -> Tensor:
 def inverse_rms(x: Tensor) -> Tensor:
     """(..., D) to (..., 1): what brings the root of the mean square to 1."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return (length.square() / x.shape[-1] + 1e-6).rsqrt()
+    return torch.addcmul(EPSILON.to(x.device), length, length, value=1 / x.shape[-1]).rsqrt_()
 
 
 class RMSNorm(torch.autograd.Function):
