@@ -69,8 +69,8 @@ class LanguageConfig(Settings):
 
     order: int = Field(4, ge=0, description="length of its longest n-gram; 0: no such model")
     tokens: int = Field(2_000_000, ge=1, description="of the training targets, so many are counted")
-    weight: float = Field(0.5, ge=0, description="of its nats beside those of the slots")
-    bonus: float = Field(2.5, description="nats for each token that is said: by the rest alone, short targets win")
+    weight: float = Field(0.3, ge=0, description="of its nats beside those of the slots")
+    bonus: float = Field(3.5, description="nats for each token that is said: by the rest alone, short targets win")
 
 
 class NonAutoregressiveConfig(TransformerConfig):

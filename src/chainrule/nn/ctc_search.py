@@ -1,4 +1,4 @@
-"""What slots spell best, in the eyes of a language model too: prefix search (Graves, 2012; Hannun et al., 2014).
+"""What slots spell best, in the eyes of a language model too: prefix search (Graves et al., 2006; Hannun et al., 2014).
 
 Slots choose independently of each other (see `nn.ctc`), so the likeliest choice of each may be half of one sentence and
 half of another. Here the targets that slots can spell are built from left to right, slot by slot, as prefixes. Of each
