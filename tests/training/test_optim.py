@@ -19,6 +19,18 @@ def test_orthogonalise_takes_every_singular_value_near_to_one(shape: tuple[int, 
     assert values.max() < 1.4
 
 
+@pytest.mark.parametrize("shape", [(2, 16, 64), (2, 16, 16), (1, 40, 16)])
+def test_a_long_matrix_is_left_out_of_the_iteration_and_nothing_else_changes(shape: tuple[int, ...]) -> None:
+    """Against the iteration as it is usually written, on singular values that differ by a factor of a thousand."""
+    u, _, v = torch.linalg.svd(torch.randn(shape, generator=torch.Generator().manual_seed(2)), full_matrices=False)
+    matrices = (u * torch.logspace(0, -3, u.shape[-1])) @ v
+    expected = matrices / matrices.norm(dim=(-2, -1), keepdim=True)
+    for _ in range(5):
+        gram = expected @ expected.mT
+        expected = 3.4445 * expected + (-4.7750 * gram + 2.0315 * gram @ gram) @ expected
+    torch.testing.assert_close(orthogonalise(matrices), expected, rtol=0, atol=1e-3)
+
+
 def test_orthogonalise_keeps_the_singular_vectors() -> None:
     matrix = torch.randn(6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     u, _, v = torch.linalg.svd(matrix)

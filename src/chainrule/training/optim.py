@@ -16,6 +16,9 @@ from torch.optim import Optimizer
 from chainrule.config import TrainConfig
 from chainrule.models.base import Trainable
 
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # a, b, c
+LONG = 1.5  # sides of a matrix, one to the other, from which on it pays to leave it out of the iteration
+
 
 class Muon(Optimizer):
     """Momentum whose update is replaced by the nearest orthogonal matrix (Jordan et al. 2024).
@@ -61,17 +64,31 @@ def _shape(matrix: Tensor) -> tuple[int, ...]:
 
 
 def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
-    """(N, R, C): an odd polynomial applied five times, which takes every singular value near to 1."""
+    """(N, R, C): an odd polynomial applied five times, which takes every singular value near to 1.
+
+        X ← P X,   P = a I + b G + c G²,   G = X Xᵀ
+
+    All P and G are polynomials of the first G, so they commute and stay square: where a matrix is long, G ← P G P and
+    the product of all P are computed by themselves and meet X once, at the end, in half of the time. Rounding then
+    shows in the fourth digit at worst, so in bfloat16 every step goes by X itself.
+    """
     half = matrices.is_cuda and torch.cuda.is_bf16_supported()
     x = matrices.bfloat16() if half else matrices
     if x.shape[-2] > x.shape[-1]:
         return orthogonalise(x.mT, iterations).mT.to(matrices.dtype)
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    a, b, c = 3.4445, -4.7750, 2.0315
-    for _ in range(iterations):
-        gram = x @ x.mT
-        x = a * x + torch.baddbmm(b * gram, gram, gram, alpha=c) @ x
-    return cast(Tensor, x.to(matrices.dtype))
+    apart = not half and x.shape[-1] >= LONG * x.shape[-2]
+    gram, product = x @ x.mT, None
+    for left in range(iterations - 1, -1, -1):
+        polynomial = torch.baddbmm(NEWTON_SCHULZ[1] * gram, gram, gram, alpha=NEWTON_SCHULZ[2])
+        polynomial.diagonal(dim1=-2, dim2=-1).add_(NEWTON_SCHULZ[0])
+        if apart:
+            product = polynomial if product is None else polynomial @ product
+            gram = polynomial @ gram @ polynomial if left else gram
+        else:
+            x = polynomial @ x
+            gram = x @ x.mT if left else gram
+    return cast(Tensor, (x if product is None else product @ x).to(matrices.dtype))
 
 
 def build_optimizers(model: Trainable, config: TrainConfig) -> list[Optimizer]:
