@@ -47,7 +47,7 @@ class Sequences(NamedTuple):
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         ids = torch.zeros(len(rows), max(1, max((len(row) for row in rows), default=1)), dtype=torch.int64)
         for index, row in enumerate(rows):
-            ids[index, : len(row)] = torch.as_tensor(row, dtype=torch.int64)
+            ids[index, : len(row)] = torch.tensor(row, dtype=torch.int64)
         return cls(ids, lengths)
 
 
