@@ -142,3 +142,21 @@ def small_learner(*, heads: int) -> Transformer:
     torch.manual_seed(0)
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "width": 64, "heads": heads, "context": 16, "dropout": 0.0}
     return Transformer(TransformerConfig.parse({"vocabulary": 12, "source_vocabulary": 12, **sizes}))
+
+
+@pytest.mark.parametrize("positions", ["added", "rotary", "concatenated"])
+def test_a_source_that_goes_alone_is_read_as_in_training(positions: str) -> None:
+    """With gradients it goes through torch, without through NumPy."""
+    torch.manual_seed(0)
+    config = {"width": 8, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "context": 32, "positions": positions}
+    model = Transformer(TransformerConfig(vocabulary=9, source_vocabulary=9, **config)).double().eval()  # type: ignore[arg-type]
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    source = Sequences.full(torch.tensor([[3, 1, 4, 1, 5, 0]]))
+    expected = model.encode(source)
+    assert expected.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(model.encode(source), expected.detach())
+        inputs = torch.randn(1, 5, 8, dtype=torch.float64)
+        found = model.decoder.at_once(inputs, torch.tensor([5]), model.remember(source))
+    torch.testing.assert_close(found, model.decoder.at_once(inputs, torch.tensor([5]), model.remember(source)).detach())

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from chainrule.nn import activations, alone, norms
-from chainrule.nn.attention import CausalAttention
+from chainrule.nn.attention import CausalAttention, WholeAttention
 from chainrule.nn.linear import Projection
 from chainrule.nn.positions import Rotary
 
@@ -74,6 +74,13 @@ def test_attention_of_several_tokens_after_others_is_causal_attention_over_all()
         now = (tensor[0, :, position:end].numpy() for tensor in (query, key, value))
         found = alone.Cache(keys, values, position).attend(*now)
         same(found, expected[:, position:end].transpose(0, 1).reshape(end - position, -1))
+
+
+def test_attention_of_all_tokens_at_once_looks_both_ways() -> None:
+    query, key, value = (random(1, 2, 7, 4, seed=seed) for seed in range(3))
+    expected = WholeAttention(None)(query, key, value)[0]  # (H, T, D)
+    found = alone.Whole().attend(*(tensor[0].numpy() for tensor in (query, key, value)))
+    same(found, expected.transpose(0, 1).reshape(7, -1))
 
 
 def test_several_tokens_are_split_into_heads_and_turned_like_each_alone() -> None:

@@ -97,6 +97,13 @@ class TransformerConfig(EmbeddingConfig):
         return self
 
 
+class Sight(NamedTuple):
+    """What one row sees of its source in a layer, without padding."""
+
+    keys: Row  # (H, S, D/H)
+    values: Row
+
+
 class Memory(NamedTuple):
     """What the decoder sees of the source: keys and values for each of its layers."""
 
@@ -109,6 +116,14 @@ class Memory(NamedTuple):
         bias = padding_bias(self.lengths, self.keys[0].shape[2], self.keys[0].dtype)
         return [
             SourceAttention(keys, values, bias, dropout) for keys, values in zip(self.keys, self.values, strict=True)
+        ]
+
+    def sights(self) -> list[Sight]:
+        """The same for one row that goes alone."""
+        length = int(self.lengths)
+        return [
+            Sight(alone.array(keys)[0, :, :length], alone.array(values)[0, :, :length])
+            for keys, values in zip(self.keys, self.values, strict=True)
         ]
 
 
@@ -185,17 +200,14 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
 
     def _advance_alone(self, token: Tensor, state: TransformerState) -> Advance:
         """The same for one token of one text."""
-        position, length = int(state.positions), int(state.source.lengths)
+        position = int(state.positions)
         keys, values = self._room(state, position + 1)
         caches = [
             alone.Cache(alone.array(key)[0], alone.array(value)[0], position)
             for key, value in zip(keys, values, strict=True)
         ]
-        sights = [
-            Sight(alone.array(key)[0, :, :length], alone.array(value)[0, :, :length])
-            for key, value in zip(state.source.keys, state.source.values, strict=True)
-        ]
-        hidden = self.decoder.step(alone.array(self.tokens.embed(token))[0, 0], caches, sights)
+        embedded = alone.array(self.tokens.embed(token))[0, 0]
+        hidden = self.decoder.step(embedded, position, caches, state.source.sights())
         after = TransformerState(state.source, keys, values, state.positions + 1)
         return Advance(torch.from_numpy(hidden)[None, None], after)
 
@@ -232,13 +244,6 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         return cast(Tensor, self.decoder(self.tokens.embed(inputs), slice(0, length), [attention] * len(looks), looks))
 
 
-class Sight(NamedTuple):
-    """What one row sees of its source in a layer, without padding."""
-
-    keys: Row  # (H, S, D/H)
-    values: Row
-
-
 class Encoder(nn.Module):
     """The source, all positions at once."""
 
@@ -250,12 +255,22 @@ class Encoder(nn.Module):
 
     def forward(self, embedded: Tensor, bias: Tensor | None) -> Tensor:
         """(B, S, D) to (B, S, D)."""
+        if bias is None and not self.training and alone.can_go_alone(embedded[..., 0], embedded, most=alone.SENTENCE):
+            return torch.from_numpy(self.step(alone.array(embedded)[0]))[None]
         x, turn = self.positions(embedded, slice(0, embedded.shape[1]))
         x = self.dropout(x)
         attend = WholeAttention(bias, self.dropout.now)
         for layer in self.layers:
             x = layer(x, turn, attend)
         return normalised(x)
+
+    def step(self, embedded: Row) -> Row:
+        """`forward` for one row (S, D), without dropout."""
+        x, turn = self.positions.step(embedded, slice(0, len(embedded)))
+        whole = alone.Whole()
+        for layer in self.layers:
+            x = cast(EncoderLayer, layer).step(x, turn, whole)
+        return alone.normalised(x)
 
 
 class Decoder(nn.Module):
@@ -274,9 +289,18 @@ class Decoder(nn.Module):
 
     def at_once(self, embedded: Tensor, lengths: Tensor, source: Memory) -> Tensor:
         """(B, K, D) to (B, K, D), where every position sees every other up to the length of its row, and the source."""
+        length = embedded.shape[1]
+        if (
+            not self.training
+            and int(lengths.min()) == length
+            and alone.can_go_alone(embedded[..., 0], embedded, most=alone.SENTENCE)
+        ):
+            whole = [alone.Whole()] * len(self.stack)
+            found = self.step(alone.array(embedded)[0], slice(0, length), whole, source.sights())
+            return torch.from_numpy(found)[None]
         rate = self.dropout.now
-        attend = WholeAttention(padding_bias(lengths, embedded.shape[1], embedded.dtype), rate)
-        return cast(Tensor, self(embedded, slice(0, embedded.shape[1]), [attend] * len(self.stack), source.looks(rate)))
+        attend = WholeAttention(padding_bias(lengths, length, embedded.dtype), rate)
+        return cast(Tensor, self(embedded, slice(0, length), [attend] * len(self.stack), source.looks(rate)))
 
     def forward(
         self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend], looks: Sequence[Look]
@@ -288,11 +312,11 @@ class Decoder(nn.Module):
             x = layer(x, turn, attend, look)
         return normalised(x)
 
-    def step(self, embedded: Row, caches: Sequence[alone.Cache], sights: Sequence[Sight]) -> Row:
-        """`forward` for one token of one row, without dropout."""
-        x, turn = self.positions.step(embedded, caches[0].position)
-        for layer, cache, sight in zip(self.stack, caches, sights, strict=True):
-            x = layer.step(x, turn, cache, sight)
+    def step(self, embedded: Row, where: int | slice, attends: Sequence[alone.Attends], sights: Sequence[Sight]) -> Row:
+        """`forward` for one token (D,) of one row, or for some, (K, D), without dropout."""
+        x, turn = self.positions.step(embedded, where)
+        for layer, attend, sight in zip(self.stack, attends, sights, strict=True):
+            x = layer.step(x, turn, attend, sight)
         return alone.normalised(x)
 
     @property
@@ -315,6 +339,10 @@ class EncoderLayer(nn.Module):
         x = x + self.dropout(self.attention(normalised(x), turn, attend))
         return x + cast(Tensor, self.dropout(self.mlp(normalised(x))))
 
+    def step(self, x: Row, turn: TurnRow, attend: alone.Attends) -> Row:
+        x = x + self.attention.step(alone.normalised(x), turn, attend)
+        return x + self.mlp.step(alone.normalised(x))
+
 
 class DecoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
@@ -329,8 +357,8 @@ class DecoderLayer(nn.Module):
         x = x + self.dropout(self.look(normalised(x), look))
         return x + cast(Tensor, self.dropout(self.mlp(normalised(x))))
 
-    def step(self, x: Row, turn: TurnRow, cache: alone.Cache, sight: Sight) -> Row:
-        x = x + self.attention.step(alone.normalised(x), turn, cache)
+    def step(self, x: Row, turn: TurnRow, attend: alone.Attends, sight: Sight) -> Row:
+        x = x + self.attention.step(alone.normalised(x), turn, attend)
         x = x + self.look.step(alone.normalised(x), sight)
         return x + self.mlp.step(alone.normalised(x))
 
@@ -348,10 +376,10 @@ class SelfAttention(nn.Module):
         value = projected[:, :, 2].transpose(1, 2)
         return cast(Tensor, self.out(attend(query, key, value).transpose(1, 2).flatten(2)))
 
-    def step(self, x: Row, turn: TurnRow, cache: alone.Cache) -> Row:
-        projected = alone.project(x, self.query_key_value).reshape(3, self.heads, -1)
-        query, key = turn(alone.normalised(projected[:2]))  # (H, D/H) each
-        return alone.project(cache.attend(query, key, projected[2]), self.out)
+    def step(self, x: Row, turn: TurnRow, attend: alone.Attends) -> Row:
+        projected = alone.in_heads(alone.project(x, self.query_key_value), 3, self.heads)
+        query, key = turn(alone.normalised(projected[:2]))  # (H, D/H) each, or (H, K, D/H)
+        return alone.project(attend.attend(query, key, projected[2]), self.out)
 
 
 class CrossAttention(nn.Module):
@@ -374,8 +402,9 @@ class CrossAttention(nn.Module):
         return cast(Tensor, self.out(look(query).transpose(1, 2).flatten(2)))
 
     def step(self, x: Row, sight: Sight) -> Row:
-        query = alone.normalised(alone.project(x, self.query).reshape(self.heads, -1))
-        return alone.project(alone.gather(query, sight.keys, sight.values), self.out)
+        query = alone.normalised(alone.in_heads(alone.project(x, self.query), 1, self.heads)[0])
+        find = alone.gather if x.ndim == 1 else alone.gather_each
+        return alone.project(find(query, sight.keys, sight.values), self.out)
 
 
 class MLP(nn.Module):

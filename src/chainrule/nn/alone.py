@@ -14,7 +14,7 @@ Shape letters: D width, H heads, K tokens, C capacity of a cache, S slots in use
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ LARGEST_EXPONENT = 80.0  # e^80 still is a float32
 
 BLOCK = 32
 """Tokens of one row that NumPy still reads faster than torch."""
+
+SENTENCE = 96
+"""The same for encoders, and whoever else reads a row once and whole, with its many small operations."""
 
 
 def can_go_alone(tokens: Tensor, like: Tensor, *, most: int = 1) -> bool:
@@ -138,34 +141,55 @@ class Cache(NamedTuple):
             end = self.position + query.shape[1]
             self.keys[:, self.position : end] = key
             self.values[:, self.position : end] = value
-            return gather_causally(query, self.keys[:, :end], self.values[:, :end])
+            return gather_each(query, self.keys[:, :end], self.values[:, :end], causal=True)
         self.keys[:, self.position] = key
         self.values[:, self.position] = value
         end = self.position + 1
         return gather(query, self.keys[:, :end], self.values[:, :end])
 
 
+class Whole:
+    """All tokens of one row are there at once, and each finds all of them."""
+
+    def attend(self, query: Row, key: Row, value: Row) -> Row:
+        """(H, K, D) each to (K, H · D)."""
+        return gather_each(query, key, value)
+
+
+class Attends(Protocol):
+    """Who answers the queries of a layer: a cache of what came before, or all tokens at once."""
+
+    def attend(self, query: Row, key: Row, value: Row) -> Row:
+        """Queries, keys and values of the tokens that are read now, to what they find."""
+
+
 def gather(query: Row, keys: Row, values: Row, bias: Row | None = None) -> Row:
     """What a query (H, D) finds among keys and values (H, S, D), with a bias (H, S) on their scores: (H · D,)."""
-    weights = np.matmul(keys, query[:, :, None])[:, :, 0]  # (H, S)
-    weights *= query.shape[-1] ** -0.5
+    scores = np.matmul(keys, query[:, :, None])[:, :, 0]  # (H, S)
+    scores *= query.shape[-1] ** -0.5
     if bias is not None:
-        weights += bias
-    weights -= np.maximum.reduce(weights, axis=-1, keepdims=True)
-    np.exp(weights, out=weights)
-    weights /= np.add.reduce(weights, axis=-1, keepdims=True)
-    gathered: Row = np.matmul(weights[:, None], values)
+        scores += bias
+    gathered: Row = np.matmul(_softmax(scores)[:, None], values)
     return gathered.reshape(-1)
 
 
-def gather_causally(query: Row, keys: Row, values: Row) -> Row:
-    """What K queries (H, K, D), those of the last K slots, find among the slots (H, S, D) up to their own."""
+def gather_each(query: Row, keys: Row, values: Row, *, causal: bool = False) -> Row:
+    """What K queries (H, K, D) find among the slots (H, S, D): (K, H · D).
+
+    If causal, the queries are those of the last K slots, and each finds the slots up to its own.
+    """
     count, slots = query.shape[1], keys.shape[1]
-    weights = np.matmul(query, keys.swapaxes(1, 2))  # (H, K, S)
-    weights *= query.shape[-1] ** -0.5
-    weights[:, :, slots - count :] += np.triu(np.full((count, count), -np.inf, weights.dtype), 1)
-    weights -= np.maximum.reduce(weights, axis=-1, keepdims=True)
-    np.exp(weights, out=weights)
-    weights /= np.add.reduce(weights, axis=-1, keepdims=True)
-    gathered: Row = np.matmul(weights, values)
+    scores = np.matmul(query, keys.swapaxes(1, 2))  # (H, K, S)
+    scores *= query.shape[-1] ** -0.5
+    if causal:
+        scores[:, :, slots - count :] += np.triu(np.full((count, count), -np.inf, scores.dtype), 1)
+    gathered: Row = np.matmul(_softmax(scores), values)
     return gathered.transpose(1, 0, 2).reshape(count, -1)
+
+
+def _softmax(scores: Row) -> Row:
+    """Over the last axis, in place."""
+    scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= np.add.reduce(scores, axis=-1, keepdims=True)
+    return scores

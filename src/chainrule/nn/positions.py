@@ -77,7 +77,7 @@ Turn: TypeAlias = Callable[[Tensor], Tensor]
 """What positions do to queries and keys, (B, K, ·, H, D/H)."""
 
 TurnRow: TypeAlias = Callable[[Row], Row]
-"""The same for one token of one row, (·, H, D/H)."""
+"""The same for one token of one row, (·, H, D/H), or for some, (·, H, K, D/H)."""
 
 
 class Placed(NamedTuple):
@@ -88,9 +88,9 @@ class Placed(NamedTuple):
 
 
 class PlacedRow(NamedTuple):
-    """One token that does."""
+    """Tokens of one row that do."""
 
-    vector: Row  # (D,)
+    vectors: Row  # (D,) or (K, D)
     turn: TurnRow
 
 
@@ -102,8 +102,8 @@ class Positions(nn.Module, ABC):
         """(B, K, D) at a slice of positions, or at (B, K) where rows stand at different ones."""
 
     @abstractmethod
-    def step(self, embedded: Row, position: int) -> PlacedRow:
-        """One token (D,)."""
+    def step(self, embedded: Row, where: int | slice) -> PlacedRow:
+        """One token (D,) at its position, or some of one row, (K, D)."""
 
 
 class RotaryPositions(Positions):
@@ -116,9 +116,9 @@ class RotaryPositions(Positions):
     def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
         return Placed(embedded, self.rotary(where))
 
-    def step(self, embedded: Row, position: int) -> PlacedRow:
+    def step(self, embedded: Row, where: int | slice) -> PlacedRow:
         cosine, sine = alone.array(self.rotary.cosine), alone.array(self.rotary.sine)
-        return PlacedRow(embedded, alone.Turn(cosine[position], sine[position]))
+        return PlacedRow(embedded, alone.Turn(cosine[where], sine[where]))
 
 
 class AddedPositions(Positions):
@@ -133,8 +133,8 @@ class AddedPositions(Positions):
     def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
         return Placed(embedded + self.sinusoids[where], _as_they_are)
 
-    def step(self, embedded: Row, position: int) -> PlacedRow:
-        return PlacedRow(embedded + alone.array(self.sinusoids)[position], _as_it_is)
+    def step(self, embedded: Row, where: int | slice) -> PlacedRow:
+        return PlacedRow(embedded + alone.array(self.sinusoids)[where], _as_it_is)
 
 
 class ConcatenatedPositions(AddedPositions):
@@ -148,8 +148,8 @@ class ConcatenatedPositions(AddedPositions):
         positions = self.sinusoids[where].expand_as(embedded)
         return Placed(self.narrow(torch.cat([embedded, positions], -1)), _as_they_are)
 
-    def step(self, embedded: Row, position: int) -> PlacedRow:
-        both = np.concatenate((embedded, alone.array(self.sinusoids)[position]))
+    def step(self, embedded: Row, where: int | slice) -> PlacedRow:
+        both = np.concatenate((embedded, alone.array(self.sinusoids)[where]), axis=-1)
         return PlacedRow(alone.project(both, self.narrow), _as_it_is)
 
 
