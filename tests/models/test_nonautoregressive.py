@@ -359,3 +359,17 @@ def test_without_a_say_of_the_language_the_search_is_for_the_likeliest_target() 
         )
         assert found >= other - 1e-9
         assert best.log_prob <= found + 1e-9 or not best.ids
+
+
+@torch.no_grad()
+def test_a_search_finds_a_way_where_everything_is_suppressed() -> None:
+    model = surveyed(order=2)
+    assert isinstance(model.output, Slots)
+    model.output.level.fill_(-1000.0)  # no slot would ever be silent
+    every = list(range(model.vocabulary))
+    assert [one.ids for one in model.write(SOURCE, Effort(beam=3), suppress=every)] == [[], [], []]
+    some = model.write(SOURCE, Effort(beam=3), suppress=every[2:])
+    for row, written in enumerate(some):
+        assert set(written.ids) <= {0, 1}
+        nats = float(model.log_prob(Batch(Sequences.pack([written.ids]), repeated(SOURCE, row, 1))))
+        assert written.log_prob <= nats + 1e-9  # what is suppressed makes nothing else likelier

@@ -61,6 +61,7 @@ Count = TypeVar("Count", int, Tensor)
 
 BEAM = 5  # targets that are followed where nobody says how many
 FAIR = -3.5  # nats below the best choice of a slot, up to which a token is tried
+NEVER_SILENT = -60.0  # nats: there is always a way through a slot, though all that it would say is suppressed
 COUNTED_AT_ONCE = 1024  # targets
 
 
@@ -314,8 +315,8 @@ class Slots(Output):
         hidden = body.decode(inputs, slots, read.memory)
         if effort.beam > 1 and self.language is not None and self._knows_language:
             said = self._chances(body, hidden, slots, suppress)
-            spelt_best = (search(row, self.language.one_by_one(), self.weights, effort.beam) for row in said)
-            return [Written(*found) for found in spelt_best]
+            language = self.language.one_by_one()
+            return [Written(*search(row, language, self.weights, effort.beam)) for row in said]
         path, log_probs = self._path(body, hidden, slots, suppress)
         found = zip(spelt(path, slots, body.nothing), log_probs.sum(1).tolist(), strict=True)
         return [Written(ids, nats, nats / max(1, len(ids))) for ids, nats in found]
@@ -359,12 +360,10 @@ class Slots(Output):
         """Of each row, the choices of its slots that are not much worse than the best one."""
         real, silence = _up_to(slots, hidden.shape[1]), self._silence(hidden)
         open_ = real & (silence < -FAIR)  # else no token is likely enough beside silence
-        logits = body.tokens.readout(hidden[open_])
-        speaks = F.logsigmoid(-silence[open_])[:, None]
+        nats = body.tokens.readout(hidden[open_]).log_softmax(-1) + F.logsigmoid(-silence[open_])[:, None]
         if suppress:
-            logits[:, list(suppress)] = -torch.inf
-        nats = logits.log_softmax(-1) + speaks
-        silent = F.logsigmoid(silence)
+            nats[:, list(suppress)] = -torch.inf
+        silent = F.logsigmoid(silence).clamp(min=NEVER_SILENT)
         best = torch.maximum(nats.amax(-1), silent[open_])
         places, tokens = (nats > best[:, None] + FAIR).nonzero(as_tuple=True)
         rows, numbers = (part[places].tolist() for part in open_.nonzero(as_tuple=True))
