@@ -92,7 +92,11 @@ def test_the_best_mixture_of_tiny_shakespeare_in_ten_minutes(shared_data: Path, 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "model"),
-    [("transformer", {"encoder_layers": 2, "decoder_layers": 2}), ("fat", {}), ("seq2seq", {})],
+    [
+        ("transformer", {"encoder_layers": 2, "decoder_layers": 2}),
+        ("fat", {"encoder_layers": 2, "multiple": 2}),
+        ("seq2seq", {}),
+    ],
     ids=["transformer", "fat", "seq2seq"],
 )
 def test_dates_are_translated_without_a_mistake_after_three_minutes(
