@@ -1,7 +1,8 @@
 """FAT with each of its switches on and off: BLEU, and target tokens a second, of runs that were trained with them.
 
     python benchmarks/fat_switches.py --plain RUN [--reversed RUN] [--shortlist RUN] [--skip RUN] \\
-        --source test.en --references test.de [--beam 5] [--batch 16] [--limit 200] [--threads 1] [--clock cpu]
+        --source test.en --references test.de [--beam 5] [--batch 16] [--limit 200] [--repeats 1] \\
+        [--threads 1] [--clock cpu] [--json]
 
 `--plain` is the run with all switches off, `--reversed` one with model.direction=right_to_left (which gives two rows:
 alone, and both with agreement), `--shortlist` one with model.shortlist.partners, decoded without its list and with it,
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +24,6 @@ from chainrule.decoding import Search, Translated
 from chainrule.evaluation.translation import corpus_scores
 from chainrule.runs import TranslationRun
 from turns import CLOCKS, medians, turns
-
-Way = Callable[[list[str]], list[Translated]]
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from chainrule.errors import DataError, DecodingError
+from chainrule.models import nonautoregressive
 from chainrule.models.conditional import Effort, ParallelModel
 from chainrule.models.hybrid_regressive import HybridRegressive, HybridRegressiveConfig
 from chainrule.models.nonautoregressive import (
@@ -18,7 +19,6 @@ from chainrule.models.nonautoregressive import (
     Masks,
     NonAutoregressive,
     NonAutoregressiveConfig,
-    Ratio,
     Slots,
     first,
 )
@@ -42,18 +42,6 @@ def of(variant: str, **settings: object) -> NonAutoregressive:
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.4)
     return model.double().eval()
-
-
-@pytest.mark.parametrize("slots", [1, 1.5, 1.6, 2, 2.25, 3])
-def test_every_slot_belongs_to_one_token_and_tokens_share_them_evenly(slots: float) -> None:
-    ratio = Ratio.of_config(of("ctc").config.model_copy(update={"slots": slots}))
-    origins = ratio.origins(20, torch.device("cpu"))
-    assert len(origins) == math.ceil(20 * slots) == ratio.slots(20)
-    tokens, ways = origins // ratio.most, origins % ratio.most
-    assert tokens.tolist() == [math.floor(round(slot / slots, 9)) for slot in range(len(origins))]
-    each = tokens.bincount(minlength=20)
-    assert each.max() - each.min() <= 1
-    assert all(ways[tokens == token].tolist() == list(range(int(each[token]))) for token in range(20))
 
 
 @torch.no_grad()
@@ -322,13 +310,15 @@ def test_a_model_that_has_seen_targets_knows_what_follows_what() -> None:
     assert of("ctc", language=LanguageConfig(order=0)).usual == Effort()
 
 
-def test_so_many_tokens_are_counted_and_no_more() -> None:
-    one, two = (surveyed(tokens=tokens).output for tokens in (1, 10_000))
-    assert isinstance(one, Slots)
-    assert isinstance(two, Slots)
-    assert one.language is not None
-    assert two.language is not None
-    assert one.language.sizes == two.language.sizes  # whole batches are counted
+def test_so_many_tokens_are_counted_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nonautoregressive, "COUNTED_AT_ONCE", 1)
+    sizes = []
+    for tokens in (1, 5, 10_000):
+        output = surveyed(order=2, tokens=tokens).output
+        assert isinstance(output, Slots)
+        assert output.language is not None
+        sizes.append(output.language.sizes[1])
+    assert sizes == [4, 5, 7]  # pairs of tokens in the first target, in two, and in all
 
 
 def test_the_language_decides_where_slots_do_not() -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.nn.ctc import NEVER, Lattice, spelt
+from chainrule.nn.ctc import NEVER, Lattice, Ratio, spelt
 from chainrule.types import Sequences
 
 WORDS, SILENCE = 3, 3
@@ -91,3 +91,15 @@ def test_a_repeated_token_needs_a_slot_between() -> None:
 def test_spelling_drops_repetitions_silence_and_what_is_past_the_slots() -> None:
     path = torch.tensor([[3, 1, 1, 3, 1, 2], [2, 2, 0, 0, 1, 1], [3, 3, 3, 3, 3, 3]])
     assert spelt(path, torch.tensor([6, 4, 6]), SILENCE) == [[1, 1, 2], [2, 0], []]
+
+
+@pytest.mark.parametrize("slots", [1, 1.5, 1.6, 2, 2.25, 3])
+def test_every_slot_belongs_to_one_token_and_tokens_share_them_evenly(slots: float) -> None:
+    ratio = Ratio.of(slots)
+    origins = ratio.origins(20, torch.device("cpu"))
+    assert len(origins) == math.ceil(20 * slots) == ratio.slots(20)
+    tokens, ways = origins // ratio.most, origins % ratio.most
+    assert tokens.tolist() == [math.floor(round(slot / slots, 9)) for slot in range(len(origins))]
+    each = tokens.bincount(minlength=20)
+    assert each.max() - each.min() <= 1
+    assert all(ways[tokens == token].tolist() == list(range(int(each[token]))) for token in range(20))

@@ -34,9 +34,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from itertools import islice
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -50,14 +49,12 @@ from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.models.shortlist import Ids, Pairs, Surveys
 from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerConfig
 from chainrule.nn.attention import padding_bias
-from chainrule.nn.ctc import Lattice, spelt
+from chainrule.nn.ctc import Lattice, Ratio, spelt
 from chainrule.nn.ctc_search import Slot, Weights, search
 from chainrule.nn.linear import inward
 from chainrule.nn.masking import first
 from chainrule.nn.tokens import PairTable
 from chainrule.types import Batch, Sequences, map_state
-
-Count = TypeVar("Count", int, Tensor)
 
 BEAM = 5  # targets that are followed where nobody says how many
 FAIR = -3.5  # nats below the best choice of a slot, up to which a token is tried
@@ -175,7 +172,7 @@ class Body(nn.Module):
             config.vocabulary, config.width, source_vocabulary=config.own_source_rows, tied=config.tied
         )
         self.encoder = Encoder(config)
-        positions = Ratio.of_config(config).slots(config.context) if config.output == "ctc" else config.context
+        positions = Ratio.of(config.slots).slots(config.context) if config.output == "ctc" else config.context
         self.decoder = Decoder(config.model_copy(update={"context": positions}))
 
     @property
@@ -234,38 +231,12 @@ class Output(nn.Module, ABC):
         """See `ParallelModel.write`."""
 
 
-class Ratio(NamedTuple):
-    """Slots for each source token, as a fraction: slot u is one of token ⌊u · tokens / slots⌋."""
-
-    over: int
-    under: int
-
-    @classmethod
-    def of_config(cls, config: NonAutoregressiveConfig) -> Ratio:
-        return cls(*Fraction(config.slots).limit_denominator(100).as_integer_ratio())
-
-    @property
-    def most(self) -> int:
-        """The most slots that a token has."""
-        return self.slots(1)
-
-    def slots(self, tokens: Count) -> Count:
-        """How many slots so many tokens have: the next whole number."""
-        return -(-tokens * self.over // self.under)
-
-    def origins(self, tokens: int, device: torch.device) -> Tensor:
-        """(U,): for each slot, where it is found if every token had `most` of them."""
-        slot = torch.arange(self.slots(tokens), device=device)
-        token = slot * self.under // self.over
-        return token * self.most + slot - self.slots(token)
-
-
 class Slots(Output):
     """Connectionist temporal classification over k slots for each source token."""
 
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__()
-        self.ratio, self.glancing = Ratio.of_config(config), config.glancing
+        self.ratio, self.glancing = Ratio.of(config.slots), config.glancing
         self.split = inward(config.width, self.ratio.most * config.width)
         self.silence = nn.Parameter(torch.zeros(config.width))  # a
         self.level = nn.Parameter(torch.zeros(1))  # c

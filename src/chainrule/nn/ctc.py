@@ -19,7 +19,8 @@ Shape letters: B rows, U slots, T target tokens, L = 2T + 1 states.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from fractions import Fraction
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,35 @@ from torch import Tensor
 from chainrule.types import Sequences
 
 NEVER = -1e9  # stands for −∞, whose gradient would not be a number
+
+Count = TypeVar("Count", int, Tensor)
+
+
+class Ratio(NamedTuple):
+    """Slots for each source token, as a fraction: slot u is one of token ⌊u · tokens / slots⌋."""
+
+    over: int
+    under: int
+
+    @classmethod
+    def of(cls, slots: float) -> Self:
+        """To the nearest fraction of hundredths and less."""
+        return cls(*Fraction(slots).limit_denominator(100).as_integer_ratio())
+
+    @property
+    def most(self) -> int:
+        """The most slots that a token has."""
+        return self.slots(1)
+
+    def slots(self, tokens: Count) -> Count:
+        """How many slots so many tokens have: the next whole number."""
+        return -(-tokens * self.over // self.under)
+
+    def origins(self, tokens: int, device: torch.device) -> Tensor:
+        """(U,): for each slot, where it is found if every token had `most` of them."""
+        slot = torch.arange(self.slots(tokens), device=device)
+        token = slot * self.under // self.over
+        return token * self.most + slot - self.slots(token)
 
 
 @dataclass(slots=True)
