@@ -1,4 +1,5 @@
 # Everything runs in .venv, which the first command sets up. PYTHON chooses the interpreter: make test PYTHON=python3.12
+# Tests on real data are skipped unless CHAINRULE_DATA names its folder; CONTRIBUTING.md says what belongs there.
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ class Outcome(NamedTuple):
 
 
 Command = Callable[..., Outcome]
+RealData = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +66,33 @@ def text_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real data, where there is any."""
-    folder = Path(__file__).parents[2] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("the real data sets are not there")
+def real_data() -> RealData:
+    """The folder of a public data set inside CHAINRULE_DATA (CONTRIBUTING.md lists them); skips if it is missing."""
+
+    def folder(name: str) -> Path:
+        if "CHAINRULE_DATA" not in os.environ:
+            pytest.skip("needs real data: set CHAINRULE_DATA to the folder that CONTRIBUTING.md describes")
+        found = Path(os.environ["CHAINRULE_DATA"]) / name
+        if not found.is_dir():
+            pytest.skip(f"needs real data: CHAINRULE_DATA has no folder {name!r}")
+        return found
+
     return folder
+
+
+def pytest_configure() -> None:
+    folder = os.environ.get("CHAINRULE_DATA")
+    if folder is not None and not Path(folder).is_dir():
+        raise pytest.UsageError(f"CHAINRULE_DATA must name a folder (got {folder!r}); create it or unset the variable")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests were skipped for each reason."""
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.getreports("skipped"))
+    if reasons:
+        terminalreporter.section("skipped tests")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5d}  {reason.removeprefix('Skipped: ')}")
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,19 @@ import pytest
 import chainrule
 from chainrule.comparison.compare import compare
 from chainrule.data.dates import date_pairs
+from tests.conftest import RealData
 
 
-def test_a_seven_gram_of_tiny_shakespeare(shared_data: Path, tmp_path: Path) -> None:
-    text = shared_data / "tinyshakespeare" / "input.txt"
+def test_a_seven_gram_of_tiny_shakespeare(real_data: RealData, tmp_path: Path) -> None:
+    text = real_data("tinyshakespeare") / "input.txt"
     run = chainrule.train("ngram", data=str(text), out=tmp_path / "run", settings={"model": {"order": 7}})
     found = run.info()["validation"]
     assert found["tokens"] == 111_540
     assert found["nats_per_token"] == pytest.approx(1.5165, abs=0.0005)
 
 
-def test_a_five_gram_of_the_penn_treebank(shared_data: Path, tmp_path: Path) -> None:
-    ptb = shared_data / "ptb"
+def test_a_five_gram_of_the_penn_treebank(real_data: RealData, tmp_path: Path) -> None:
+    ptb = real_data("ptb")
     settings = {"model": {"order": 5}, "data": {"test": str(ptb / "ptb.test.txt.gz")}}
     run = chainrule.train(
         "ngram",
@@ -39,8 +40,8 @@ def test_a_five_gram_of_the_penn_treebank(shared_data: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_gpt_of_tiny_shakespeare_in_five_minutes(shared_data: Path, tmp_path: Path) -> None:
-    text = shared_data / "tinyshakespeare" / "input.txt"
+def test_a_gpt_of_tiny_shakespeare_in_five_minutes(real_data: RealData, tmp_path: Path) -> None:
+    text = real_data("tinyshakespeare") / "input.txt"
     run = chainrule.train("gpt", data=str(text), out=tmp_path / "run", minutes=5)
     assert run.info()["validation"]["nats_per_token"] <= 1.58
 
@@ -53,8 +54,8 @@ def train_words(folder: Path, name: str, family: str, out: Path, **words: Any) -
 
 
 @pytest.mark.slow
-def test_an_lstm_of_the_penn_treebank_in_25_minutes_and_its_mixture_in_40(shared_data: Path, tmp_path: Path) -> None:
-    ptb = shared_data / "ptb"
+def test_an_lstm_of_the_penn_treebank_in_25_minutes_and_its_mixture_in_40(real_data: RealData, tmp_path: Path) -> None:
+    ptb = real_data("ptb")
     lstm = {
         "model": {"width": 200, "dropout": 0.35},
         "train": {"objective": "sampled", "noise": 2048, "batch_tokens": 640, "weight_decay": 0.03},
@@ -68,8 +69,8 @@ def test_an_lstm_of_the_penn_treebank_in_25_minutes_and_its_mixture_in_40(shared
 
 
 @pytest.mark.slow
-def test_a_mixture_of_wikitext_2_in_an_hour(shared_data: Path, tmp_path: Path) -> None:
-    wikitext = shared_data / "wikitext-2"
+def test_a_mixture_of_wikitext_2_in_an_hour(real_data: RealData, tmp_path: Path) -> None:
+    wikitext = real_data("wikitext-2")
     settings = {
         "model": {"width": 256, "dropout": 0.25},
         "train": {"objective": "sampled", "noise": 2048, "batch_tokens": 1024, "weight_decay": 0.03},
@@ -82,8 +83,8 @@ def test_a_mixture_of_wikitext_2_in_an_hour(shared_data: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_the_best_mixture_of_tiny_shakespeare_in_ten_minutes(shared_data: Path, tmp_path: Path) -> None:
-    results = compare(str(shared_data / "tinyshakespeare" / "input.txt"), out=tmp_path / "comparison", minutes=10)
+def test_the_best_mixture_of_tiny_shakespeare_in_ten_minutes(real_data: RealData, tmp_path: Path) -> None:
+    results = compare(str(real_data("tinyshakespeare") / "input.txt"), out=tmp_path / "comparison", minutes=10)
     best = results.rows[0]
     assert best.kind == "mixture"
     assert best.nats_per_token <= 1.40
@@ -113,9 +114,9 @@ def test_dates_are_translated_without_a_mistake_after_three_minutes(
     ("family", "width", "goal"), [("transformer", 192, 38), ("fat", 192, 36), ("seq2seq", 256, 34)]
 )
 def test_captions_are_translated_after_an_hour(
-    shared_data: Path, tmp_path: Path, family: str, width: int, goal: float
+    real_data: RealData, tmp_path: Path, family: str, width: int, goal: float
 ) -> None:
-    folder = shared_data / "multi30k"
+    folder = real_data("multi30k")
     english, german = (
         {split: str(folder / f"{split}.{language}.gz") for split in ("train", "val", "test_2016_flickr")}
         for language in ("en", "de")

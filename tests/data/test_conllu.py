@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.conftest import RealData
 
 from chainrule.config import DataConfig
 from chainrule.data.conllu import prepare_tagged, read_tagged, spelled
@@ -95,8 +96,8 @@ def test_a_tag_for_each_word_and_a_line_end_after_each(tmp_path: Path) -> None:
     ]
 
 
-def test_english_web_treebank_has_its_published_size(shared_data: Path) -> None:
-    found = read_tagged(str(shared_data / "ud-ewt" / "en_ewt-ud-dev.conllu.xz"), DataConfig(train=""))
+def test_english_web_treebank_has_its_published_size(real_data: RealData) -> None:
+    found = read_tagged(str(real_data("ud-ewt") / "en_ewt-ud-dev.conllu.xz"), DataConfig(train=""))
     assert len(found) == 2001
     assert sum(len(one.words) for one in found) == 25147
     assert len({tag for one in found for tag in one.tags}) == 17

@@ -17,8 +17,6 @@ from chainrule.errors import DataError
 from chainrule.tokenizers import train_tokenizer
 from chainrule.tokenizers.bytes import Bytes
 
-SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare" / "input.txt"
-
 LINES = "To be, or not to be:\nthat is the question.\n\nNaïve “quotes”\n"
 
 
@@ -365,8 +363,7 @@ def test_progress_ends_at_the_total(path):
     assert calls == []
 
 
-@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="tiny Shakespeare is not at ../shared/data")
-def test_tiny_shakespeare_has_the_usual_split():
-    prepared = prepare(DataConfig(train=str(SHAKESPEARE)), "chars")
+def test_tiny_shakespeare_has_its_standard_split(real_data):
+    prepared = prepare(DataConfig(train=str(real_data("tinyshakespeare") / "input.txt")), "chars")
     assert (len(prepared.train), len(prepared.valid)) == (1_003_854, 111_540)
     assert prepared.tokenizer.vocabulary == 65 + 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import RealData
 
 from chainrule.config import DataConfig
 from chainrule.data.image_files import is_images, read_images
@@ -161,8 +162,8 @@ def test_digits_are_there_without_a_download() -> None:
     assert not is_images("builtin:prose")
 
 
-def test_binarised_mnist_is_read_as_bits(shared_data: Path) -> None:
-    file = shared_data / "binarized-mnist" / "binarized_mnist_packed.npz"
+def test_binarised_mnist_is_read_as_bits(real_data: RealData) -> None:
+    file = real_data("binarized-mnist") / "binarized_mnist_packed.npz"
     found = read_images(f"{file}:test", shape=(28, 28))
     assert found.pixels.shape == (10_000, 28, 28, 1)
     assert found.pixels.max() == 1

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.conftest import RealData
 
 from chainrule.config import DataConfig
 from chainrule.data.labelled import prepare_labelled, read_labelled
@@ -112,8 +113,8 @@ def test_validation_data_of_labels_that_were_cut_off_the_training_data_must_be_k
         prepare_labelled(DataConfig(train=str(train), valid_fraction=0.34), "words")
 
 
-def test_sst2_is_read_as_it_is(shared_data: Path) -> None:
-    found = read_labelled(str(shared_data / "sst2" / "dev.tsv.gz"), DataConfig(train=""))
+def test_sst2_is_read_with_its_published_size_and_labels(real_data: RealData) -> None:
+    found = read_labelled(str(real_data("sst2") / "dev.tsv.gz"), DataConfig(train=""))
     assert len(found) == 6735
     assert {one.label for one in found} == {"0", "1"}
     assert found[1].text == "well-conceived"

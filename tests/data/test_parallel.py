@@ -308,8 +308,8 @@ def test_other_pairs_are_encoded_for_existing_tokenizers(tmp_path, files):
     assert found.tokenizers.target.decode(corpus.target.tokens) == "ein Kater"
 
 
-def test_multi30k_is_clean(shared_data):
-    folder = shared_data / "multi30k"
+def test_multi30k_is_clean(real_data):
+    folder = real_data("multi30k")
     data = {"source": str(folder / "train.en.gz"), "train": str(folder / "train.de.gz")}
     valid = {"valid_source": str(folder / "val.en.gz"), "valid": str(folder / "val.de.gz")}
     found = prepared("words:1000", **data, **valid)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import RealData
 
 from chainrule.config import DataConfig
 from chainrule.data.squad import (
@@ -127,7 +128,7 @@ def test_targets_are_places_in_passages(tmp_path: Path) -> None:
         DataConfig.parse({"train": "x", "passage": 10, "passage_stride": 20})
 
 
-def test_covid_qa_has_every_answer_at_its_place(shared_data: Path) -> None:
-    found = read_squad(str(shared_data / "covid-qa" / "covid-qa-dev.json.gz"))
+def test_covid_qa_answers_are_at_their_offsets(real_data: RealData) -> None:
+    found = read_squad(str(real_data("covid-qa") / "covid-qa-dev.json.gz"))
     assert len(found) == 203
     assert all(one.context[a.start : a.start + len(a.text)] == a.text for one in found for a in one.answers)

@@ -19,8 +19,8 @@ from chainrule.errors import ConfigError, DataError, TrainingError
 from chainrule.models import backoff, ngram
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.types import Batch, Sequences, State
+from tests.conftest import RealData
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 BOS = -1
 
 
@@ -304,9 +304,8 @@ def test_an_order_below_one_is_refused() -> None:
         NGramConfig.parse({"vocabulary": 5, "order": 0})
 
 
-@pytest.mark.skipif(not (DATA / "tinyshakespeare").is_dir(), reason="needs the tiny Shakespeare text")
-def test_tiny_shakespeare_characters_at_order_seven() -> None:
-    text = np.frombuffer((DATA / "tinyshakespeare" / "input.txt").read_bytes(), dtype=np.uint8)
+def test_tiny_shakespeare_characters_at_order_seven(real_data: RealData) -> None:
+    text = np.frombuffer((real_data("tinyshakespeare") / "input.txt").read_bytes(), dtype=np.uint8)
     cut = len(text) * 9 // 10
     symbols, train = np.unique(text[:cut], return_inverse=True)
     model = trained([train + 2], order=7, vocabulary=len(symbols) + 2)
@@ -314,10 +313,11 @@ def test_tiny_shakespeare_characters_at_order_seven() -> None:
     assert -scores.mean() <= 1.52
 
 
-@pytest.mark.skipif(not (DATA / "ptb").is_dir(), reason="needs the Penn Treebank text")
-def test_penn_treebank_words_at_order_five() -> None:
+def test_penn_treebank_words_at_order_five(real_data: RealData) -> None:
+    folder = real_data("ptb")
+
     def read(part: str) -> list[str]:
-        with gzip.open(DATA / "ptb" / f"ptb.{part}.txt.gz", "rt", encoding="utf-8") as file:
+        with gzip.open(folder / f"ptb.{part}.txt.gz", "rt", encoding="utf-8") as file:
             return file.read().replace("\n", " <line> ").split()
 
     train = read("train")
