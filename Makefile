@@ -36,8 +36,7 @@ bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
 	$(BIN)/python benchmarks/beam.py --threads 1
 
 docs: .venv/ready-dev  ## the manual, in site/
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
-	$(BIN)/zensical build --strict
+	PYTHONPATH=docsite $(BIN)/zensical build --strict --clean
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
