@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from pathlib import Path
 
@@ -145,7 +146,10 @@ def test_a_run_from_a_newer_version(chainrule: Command, run: Path) -> None:
 
 def test_an_unseen_character_in_the_prompt_is_named_unless_allowed(chainrule: Command, run: Path) -> None:
     refused(chainrule("generate", run, "--prompt", "the 漢字"), "漢字", "--allow-unknown")
-    assert chainrule("generate", run, "--prompt", "the 漢字", "--allow-unknown", "--length", 5).code == 0
+    outcome = chainrule("generate", run, "--prompt", "the 漢字", "--allow-unknown", "--length", 5, "--json")
+    assert outcome.code == 0, outcome.err
+    [text] = json.loads(outcome.out)
+    assert (len(text["text"]), text["finished"]) == (5, "length")
 
 
 def test_an_unseen_character_can_be_scored_and_is_counted(chainrule: Command, run: Path) -> None:
@@ -187,6 +191,7 @@ def test_a_full_disk_keeps_what_was_saved_before(
     assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before
     monkeypatch.setattr(checkpoint, "save_file", real)
     assert chainrule(*again).code == 0
+    assert json.loads(chainrule("info", run, "--json").out)["steps"] == 9
 
 
 def test_a_real_full_disk(chainrule: Command, run: Path, tmp_path: Path) -> None:

@@ -3,12 +3,16 @@
 import io
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from chainrule.training.learner import Loss, WholeSequences, WholeTargets
+from chainrule.types import Batch
 from tests.conftest import Command, Outcome
 
 SMALL = {
@@ -33,7 +37,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("family", SMALL)
-def test_each_trains_and_tells_its_loss(family: str, text_file: Path, tmp_path: Path, chainrule: Command) -> None:
+def test_training_reports_the_validation_loss(family: str, text_file: Path, tmp_path: Path, chainrule: Command) -> None:
     outcome = train(chainrule, family, text_file, tmp_path / "run", "--steps", 2)
     assert "validation: the last 0.1 of" in outcome.out
     assert "nats per token" in outcome.out
@@ -61,9 +65,27 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     assert all((whole[name] == halves[name]).all() for name in whole)
 
 
-def test_documents_are_read_one_by_one(text_file: Path, tmp_path: Path, chainrule: Command) -> None:
-    for family in SMALL:
-        train(chainrule, family, text_file, tmp_path / family, "--steps", 1, "--set", "data.unit=documents")
+@pytest.mark.parametrize("family", SMALL)
+def test_no_row_of_a_batch_crosses_the_end_of_a_document(
+    family: str, tmp_path: Path, chainrule: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve documents of three tokens, EOS included: each is a row by itself, where a stream fills its rows."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a b\n" * 12)
+    lengths: dict[str, set[int]] = {"documents": set(), "stream": set()}
+
+    def recording(gradient: Callable[[Any, Batch], Loss]) -> Callable[[Any, Batch], Loss]:
+        def record(learner: Any, batch: Batch) -> Loss:
+            lengths[unit].update((batch.source or batch.target).lengths.tolist())
+            return gradient(learner, batch)
+
+        return record
+
+    for learner in (WholeSequences, WholeTargets):
+        monkeypatch.setattr(learner, "gradient", recording(learner.gradient))
+    for unit in ("documents", "stream"):
+        train(chainrule, family, lines, tmp_path / unit, "--steps", 2, "--set", f"data.unit={unit}")
+    assert max(lengths["documents"]) <= 4 < min(lengths["stream"])
 
 
 @pytest.mark.parametrize("family", SMALL)
@@ -98,7 +120,7 @@ def test_every_token_has_a_vector_and_their_mean_is_that_of_the_line(
 
 
 @pytest.mark.parametrize(("family", "longest"), [("bert", 1), ("t5", 3)])
-def test_gaps_are_filled_with_the_best_first(
+def test_fillings_are_listed_by_falling_probability(
     family: str, longest: int, text_file: Path, tmp_path: Path, chainrule: Command
 ) -> None:
     train(chainrule, family, text_file, tmp_path / "run", "--steps", 2)
@@ -113,10 +135,13 @@ def test_gaps_are_filled_with_the_best_first(
         assert one["text"].startswith("the cat")
     shown = chainrule("fill", tmp_path / "run", *words)
     assert shown.code == 0
-    assert "probability" in shown.out
+    title, *rows = shown.out.splitlines()
+    assert title.split() == ["probability", "gaps", "text"]
+    assert [row.split()[0] for row in rows] == [f"{100 * one['probability']:.3g}" for one in found]
+    assert all(repr(one["text"])[1:-1] in row for row, one in zip(rows, found, strict=True))
 
 
-def test_what_cannot_be_done_is_said_in_one_line(text_file: Path, tmp_path: Path, chainrule: Command) -> None:
+def test_an_unsupported_verb_is_refused_in_one_line(text_file: Path, tmp_path: Path, chainrule: Command) -> None:
     train(chainrule, "elmo", text_file, tmp_path / "elmo", "--steps", 1)
     for words, said in (
         (("fill", tmp_path / "elmo", "--text", "a <> b"), "give a run that fills gaps"),

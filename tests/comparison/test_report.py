@@ -140,7 +140,9 @@ def test_every_drawing_and_table_has_a_name_for_those_who_do_not_see_it(results:
     assert len(charts) == 6
     ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     for chart in charts:
-        assert set((chart["aria-labelledby"] or "").split()) <= ids
+        names = (chart["aria-labelledby"] or "").split()
+        assert names
+        assert set(names) <= ids
     assert page.count("caption") == page.count("table") == 3
 
 

@@ -1,4 +1,4 @@
-"""Mixtures and ensembles say what their parts say, weighed."""
+"""Mixtures and ensembles combine the predictions of their components with weights."""
 
 from __future__ import annotations
 
@@ -80,16 +80,24 @@ def test_a_mixture_is_the_weighted_sum_and_an_ensemble_the_weighted_product() ->
     torch.testing.assert_close(ensemble, product / product.sum(-1, keepdim=True))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gate", ["fixed", "learned", "context"])
 @torch.no_grad()
-def test_what_is_impossible_to_one_part_leaves_numbers() -> None:
-    certain = tiny_model("ngram")
-    assert isinstance(certain, NGram)
-    certain.get_buffer("log_probs_1")[2] = -torch.inf
-    for kind in KINDS:
-        for weights in ([0.0, 1.0], [0.5, 0.5]):
-            found = kind.of([certain, tiny_model("gpt")], gate="context", weights=weights).logits(batch(length=12))
-            assert bool(found.isfinite().all()) or kind is Mixture
-            assert not bool(found.isnan().any())
+def test_a_token_that_is_impossible_under_one_component_leaves_the_blend_finite(kind: type[Blend], gate: str) -> None:
+    unigram, gpt = counted(1, np.array([0, 1, 2, 3, 4, 0]), vocabulary=5), tiny_model("gpt")
+    unigram.get_buffer("log_probs_1")[2] = -torch.inf
+    assert bool((unigram.logits(batch(length=12))[..., 2] == -torch.inf).all())
+    second = gpt.logits(batch(length=12)).softmax(-1)
+    for weights in ([0.0, 1.0], [0.5, 0.5], [1.0, 0.0]):
+        blend = kind.of([unigram, gpt], gate=gate, weights=weights)  # type: ignore[arg-type]
+        logits = blend.logits(batch(length=12))
+        assert bool(logits.isfinite().all())
+        found = logits.softmax(-1)
+        if weights[0] == 0.0:
+            torch.testing.assert_close(found, second)
+        else:
+            expected = weights[1] * second[..., 2] if kind is Mixture else torch.zeros_like(second[..., 2])
+            torch.testing.assert_close(found[..., 2], expected, rtol=1e-5, atol=1e-9)
 
 
 def test_running_means_follow_their_recurrence() -> None:

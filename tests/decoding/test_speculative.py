@@ -90,7 +90,8 @@ def test_any_drafter_leaves_the_text_as_it_is(model, drafter, sampling, width):
     settings = {"length": 30, "sampling": sampling, "seeds": range(6), "eos": 0}
     plain = generate(model, PROMPTS, **settings)
     assert_same(generate(model, PROMPTS, draft=drafter, pace=Steady(width), **settings), plain)
-    assert sampling.greedy or len({len(text.ids) for text in plain}) > 1  # rows end, and the others go on
+    if not sampling.greedy:
+        assert len({len(text.ids) for text in plain}) > 1  # some rows reach EOS before the others
 
 
 def test_the_best_pace_leaves_the_text_as_it_is(model):

@@ -155,14 +155,15 @@ def embedder_run(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("fine_tune", [False, True])
-def test_an_embedder_that_was_trained_here_can_read(reviews: Path, tmp_path: Path, fine_tune: bool) -> None:
+def test_an_elmo_run_is_the_encoder_and_changes_only_if_fine_tuned(
+    reviews: Path, tmp_path: Path, fine_tune: bool
+) -> None:
     elmo = embedder_run(tmp_path / "elmo")
     given = RunFolder(elmo)._read_tensors(elmo / "model.safetensors")
     run = train(reviews, tmp_path / "run", encoder_run=str(elmo), fine_tune=fine_tune)
     shutil.rmtree(elmo)  # its weights are in the new run
     again = load(tmp_path / "run", LabelRun)
     learnt = dict(again.model.encoder.model.state_dict())
-    assert any(torch.equal(learnt[name], tensor) for name, tensor in given.items()) or fine_tune
     assert fine_tune != all(torch.equal(learnt[name], tensor) for name, tensor in given.items())
     assert list(again.predict(["a great film"])) == list(run.predict(["a great film"]))
 
