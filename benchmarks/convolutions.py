@@ -25,8 +25,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from chainrule.models import build
-from chainrule.models.base import AutoregressiveModel, Recomputed
+from chainrule.families import build
+from chainrule.interface.base import AutoregressiveModel, Recomputed
 from chainrule.nn.causal_conv import DelayLine
 from chainrule.types import State
 from turns import CLOCKS, Clock, Work, medians, turns

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 
 from chainrule.config import TrainConfig
-from chainrule.models import build
-from chainrule.models.base import AutoregressiveModel, Recomputed
+from chainrule.families import build
+from chainrule.interface.base import AutoregressiveModel, Recomputed
 from chainrule.models.pixelcnn import PixelCNN
 from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 
 from chainrule.decoding import beam_search
-from chainrule.models import build
-from chainrule.models.base import NeuralModel
+from chainrule.families import build
+from chainrule.interface.base import NeuralModel
 from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences
 from chainrule.types import Batch, Sequences

@@ -17,7 +17,7 @@ from torch import Tensor
 import chainrule
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError
-from chainrule.models.base import TabledReadout
+from chainrule.interface.base import TabledReadout
 from chainrule.models.gpt import GPT, GPTConfig
 from chainrule.models.recurrent import Recurrent, RecurrentConfig
 from chainrule.objectives import (
@@ -184,7 +184,7 @@ def test_a_known_bigram_is_learnt_from_noise(kind: type[NoiseObjective]) -> None
     model = Recurrent(RecurrentConfig(vocabulary=VOCABULARY, width=VOCABULARY, tied=False))
     contexts = torch.nn.Parameter(torch.eye(VOCABULARY))
     objective = kind(Noise(counts), 4)
-    model.expect(objective.noise.levels)
+    model.init_output_bias(objective.noise.levels)
     optimizer = torch.optim.Adam([contexts, *model.parameters()], lr=0.02)
     for step in range(600):
         chosen = torch.randint(len(first), (256,), generator=random)
@@ -203,7 +203,7 @@ def test_a_known_bigram_is_learnt_from_noise(kind: type[NoiseObjective]) -> None
 def test_a_prepared_model_begins_as_the_unigram_with_a_normaliser_of_one() -> None:
     model = recurrent()
     objective = NoiseContrastive(Noise(COUNTS), 8)
-    model.expect(objective.noise.levels)
+    model.init_output_bias(objective.noise.levels)
     nothing = torch.zeros(1, WIDTH)
     found = model.readout(nothing).softmax(-1)[0].detach().numpy()
     np.testing.assert_allclose(found, objective.noise.probabilities, rtol=1e-5)

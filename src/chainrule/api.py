@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from chainrule.compose import build
-from chainrule.compose import kind as kind_named
-from chainrule.compose.composite import reads_backwards
 from chainrule.config import BUDGETS, RunConfig, TrainConfig, apply_overrides, read_toml
 from chainrule.errors import ConfigError, TrainingError
+from chainrule.families import build
+from chainrule.families import family as family_named
+from chainrule.interface.base import CountModel, NeuralModel, OwnObjective, Trainable
+from chainrule.interface.capabilities import Branched, is_right_to_left
 from chainrule.material import Lessons, Material, open_material
-from chainrule.models.base import CountModel, NeuralModel, OwnObjective, Trainable
-from chainrule.models.capabilities import Branched
 from chainrule.models.word2vec import Word2Vec
 from chainrule.objectives import (
     BranchLikelihood,
@@ -85,7 +84,7 @@ def train(
     unless `scored` is false.
     """
     reporter = reporter or Reporter()
-    if not issubclass(kind_named(family), CountModel | Trainable):
+    if not issubclass(family_named(family), CountModel | Trainable):
         raise TrainingError(f"a {family} is put together from trained runs; make it with: chainrule mix RUN1 RUN2 …")
     words = {
         "family": family,
@@ -136,16 +135,16 @@ def train(
         }
     )
     model = model.to(place)
-    if reads_backwards(model):
-        material = material.turned()
+    if is_right_to_left(model):
+        material = material.reversed()
     outcome = None
     if isinstance(model, CountModel):
-        material.lay_out(folder, complete)
+        material.create(folder, complete)
         count(model, material.corpus, reporter)
         folder.write_weights(model)
     elif isinstance(model, Trainable):
         trainer = _trainer(model, complete, material, folder, reporter, start)
-        material.lay_out(folder, complete)
+        material.create(folder, complete)
         if resumed and (saved := folder.last_state()) is not None:
             trainer.restore(saved)
         outcome = trainer.run()
@@ -158,11 +157,11 @@ def train(
 
 
 def _no_data(family: str) -> str:
-    if kind_named(family).task in ("classification", "tagging", "reading"):
+    if family_named(family).task in ("classification", "tagging", "reading"):
         return "no data was given; name a file of examples with --data: labelled lines, CoNLL-U, or SQuAD's JSON"
-    if kind_named(family).task == "translation":
+    if family_named(family).task == "translation":
         return "no data was given; name pairs with --source and --target, or a .tsv file or builtin:dates with --data"
-    if kind_named(family).task == "image":
+    if family_named(family).task == "image":
         return "no data was given; name images with --data: idx, .npz, a folder of PNG or JPEG, or builtin:digits"
     return "no data was given; name a file, a folder, builtin:prose or hub:NAME with --data"
 
@@ -186,7 +185,7 @@ def combine(
 
 def recipe(name: str) -> dict[str, Any]:
     """What a family says where the user says nothing."""
-    kind = kind_named(name)
+    kind = family_named(name)
     return {"tokenizer": kind.tokenizer, "train": dict(kind.recipe)} if issubclass(kind, Trainable) else {}
 
 
@@ -258,7 +257,7 @@ def _trainer(
 ) -> Trainer:
     settings = config.train
     unigrams = Noise(material.corpus.counts(model.vocabulary))
-    model.expect(unigrams.levels)
+    model.init_output_bias(unigrams.levels)
     if start is not None:
         reporter.note(f"{start.give(model):.0%} of the weights are those of {start.folder.path}")
     lessons = material.lessons(model, config, reporter)

@@ -37,6 +37,18 @@ class ModelConfig(Settings):
     vocabulary: int = Field(ge=1, description="number of token ids; taken from the tokenizer")
 
 
+class RasterConfig(ModelConfig):
+    """What the settings of models that know about rows and columns have in common; `vocabulary` is the levels."""
+
+    shape: tuple[int, int, int] = Field(description="channels, height and width of an image; taken from the data")
+
+    @property
+    def size(self) -> int:
+        """Values of an image."""
+        channels, height, width = self.shape
+        return channels * height * width
+
+
 class ImageForm(Settings):
     """What the images of a run are: found out from its data, and enough to read and to draw more of them."""
 

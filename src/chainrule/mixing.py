@@ -10,18 +10,18 @@ from typing import Literal, NamedTuple
 import torch
 
 from chainrule.compose.blend import Blend, GateName
-from chainrule.compose.composite import reads_backwards
 from chainrule.compose.ensemble import Ensemble
 from chainrule.compose.fit import Fit, fit_gate
 from chainrule.compose.gate import GATES, FixedGate
 from chainrule.compose.mixture import Mixture
 from chainrule.compose.recall import Recall, can_recall, fit_recall
-from chainrule.compose.reverse import turned_corpus
+from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, nearest
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.capabilities import is_right_to_left
 from chainrule.material import score_splits, text_splits
-from chainrule.models.base import AutoregressiveModel
 from chainrule.runs import SequenceRun, load, require, run_of
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Reporter
@@ -77,10 +77,10 @@ def mix(
         data=held_out.config,
         model=model.config.model_dump(mode="json", exclude_none=True),
     )
-    if reads_backwards(model):
-        held_out = held_out.turned()
+    if is_right_to_left(model):
+        held_out = held_out.reversed()
     found = None if isinstance(model.gate, FixedGate) else _fit(model, held_out.valid, seed, reporter)
-    opened[0].lay_out(folder, config)
+    opened[0].create(folder, config)
     folder.write_weights(model)
     if found is not None:
         names = [str(run.path) for run in opened]
@@ -137,9 +137,9 @@ class HeldOut(NamedTuple):
     test: Corpus | None
     config: DataConfig
 
-    def turned(self) -> HeldOut:
-        test = None if self.test is None else turned_corpus(self.test)
-        return self._replace(valid=turned_corpus(self.valid), test=test)
+    def reversed(self) -> HeldOut:
+        test = None if self.test is None else reversed_corpus(self.test)
+        return self._replace(valid=reversed_corpus(self.valid), test=test)
 
 
 def _held_out(runs: Sequence[SequenceRun], valid: str | None, reporter: Reporter) -> HeldOut:

@@ -29,8 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import NeuralModel, Scores, TabledReadout
-from chainrule.models.capabilities import Branched
+from chainrule.interface.base import NeuralModel, Scores, TabledReadout
+from chainrule.interface.capabilities import Branched
 from chainrule.nn.alias import AliasTable
 
 

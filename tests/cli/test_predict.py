@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from chainrule.config import DataConfig, RunConfig
-from chainrule.models import build
+from chainrule.families import build
 from chainrule.testing.tiny import TINY
 from chainrule.tokenizers import Tokenizer
 from chainrule.tokenizers.chars import Chars
@@ -32,7 +32,7 @@ def make_run(path: Path, family: str, tokenizer: Tokenizer, data: dict[str, Any]
     folder = RunFolder(path)
     values = network.config.model_dump(mode="json", exclude_none=True)
     config = RunConfig(family=family, data=DataConfig(train="train.tsv", unit="documents", **data or {}), model=values)
-    folder.lay_out(config, tokenizer)
+    folder.create(config, tokenizer)
     folder.write_weights(network)
     return path
 

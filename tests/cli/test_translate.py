@@ -33,7 +33,7 @@ def make_run(path: Path, seed: int = 3) -> Path:
         data=DataConfig(train="pairs.tsv", unit="documents"),
         model=model.config.model_dump(mode="json"),
     )
-    folder.lay_out(config, Words(["x", "y", "z"]), Words(["a", "b", "c", "d"]))
+    folder.create(config, Words(["x", "y", "z"]), Words(["a", "b", "c", "d"]))
     folder.write_weights(model)
     return path
 

@@ -25,7 +25,7 @@ LINES = b"a b\nc d a b\n\nd\na b c c\n"
 Give = Callable[[], None]
 
 
-def lay_out(path: Path, family: str, *, target: tuple[str, ...] = ("x", "y", "z")) -> Path:
+def create(path: Path, family: str, *, target: tuple[str, ...] = ("x", "y", "z")) -> Path:
     parallel = family in ("nonautoregressive", "hybrid_regressive")
     model = tiny_parallel(family) if parallel else tiny_model(family)
     torch.manual_seed(6)
@@ -35,7 +35,7 @@ def lay_out(path: Path, family: str, *, target: tuple[str, ...] = ("x", "y", "z"
     data = DataConfig(train="pairs.tsv", unit="documents")
     folder = RunFolder(path)
     config = RunConfig(family=family, tokenizer="words", data=data, model=settings)
-    folder.lay_out(config, Words(list(target)), Words(["a", "b", "c", "d"]))
+    folder.create(config, Words(list(target)), Words(["a", "b", "c", "d"]))
     folder.write_weights(model)
     return path
 
@@ -54,7 +54,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Give:
 def test_a_hybrid_drafts_for_itself_and_writes_the_same(
     chainrule: Command, lines: Give, tmp_path: Path, batch: int
 ) -> None:
-    words = ("translate", lay_out(tmp_path / "hybrid", "hybrid"), "--beam", 1, "--batch", batch)
+    words = ("translate", create(tmp_path / "hybrid", "hybrid"), "--beam", 1, "--batch", batch)
     lines()
     plain = chainrule(*words)
     lines()
@@ -66,19 +66,19 @@ def test_a_hybrid_drafts_for_itself_and_writes_the_same(
 
 
 def test_another_run_drafts_and_the_same_is_written(chainrule: Command, lines: Give, tmp_path: Path) -> None:
-    words = ("translate", lay_out(tmp_path / "base", "transformer"), "--beam", 1)
+    words = ("translate", create(tmp_path / "base", "transformer"), "--beam", 1)
     lines()
     plain = chainrule(*words)
     lines()
-    drafted = chainrule(*words, "--draft", lay_out(tmp_path / "other", "seq2seq"))
+    drafted = chainrule(*words, "--draft", create(tmp_path / "other", "seq2seq"))
     assert drafted.code == 0, drafted.err
     assert drafted.out == plain.out
 
 
 def test_what_no_draft_can_do_is_refused_in_one_line(chainrule: Command, lines: Give, tmp_path: Path) -> None:
-    hybrid, base = lay_out(tmp_path / "hybrid", "hybrid"), lay_out(tmp_path / "base", "transformer")
-    foreign = lay_out(tmp_path / "foreign", "seq2seq", target=("u", "v", "w"))
-    parallel = lay_out(tmp_path / "parallel", "nonautoregressive")
+    hybrid, base = create(tmp_path / "hybrid", "hybrid"), create(tmp_path / "base", "transformer")
+    foreign = create(tmp_path / "foreign", "seq2seq", target=("u", "v", "w"))
+    parallel = create(tmp_path / "parallel", "nonautoregressive")
     for words, *message in (
         ((hybrid, "--draft", "self"), "a beam of 5", "set the beam to 1"),
         ((base, "--beam", 1, "--draft", "self"), "plans nothing ahead"),
@@ -93,7 +93,7 @@ def test_what_no_draft_can_do_is_refused_in_one_line(chainrule: Command, lines: 
 
 
 def test_python_knows_the_same_words(tmp_path: Path) -> None:
-    run = load(lay_out(tmp_path / "hybrid", "hybrid"), TranslationRun, device="cpu")
+    run = load(create(tmp_path / "hybrid", "hybrid"), TranslationRun, device="cpu")
     texts, greedy = ["a b", "d c"], Search(beam=1)
     plain = [best.text for best, *_ in run.translate(texts, greedy)]
     assert [best.text for best, *_ in run.translate(texts, greedy, draft="self")] == plain

@@ -19,7 +19,7 @@ from chainrule.comparison.plan import dropout, legs, weights, width_for
 from chainrule.comparison.race import reason_of
 from chainrule.comparison.subject import TextSubject
 from chainrule.errors import ConfigError, RunError
-from chainrule.models import FAMILIES
+from chainrule.families import FAMILIES
 from chainrule.runs import load
 
 SIZES = {"vocabulary": 65}

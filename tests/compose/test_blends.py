@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from chainrule.compose import build
 from chainrule.compose.blend import Blend
 from chainrule.compose.ensemble import Ensemble
 from chainrule.compose.fit import fit_gate
@@ -18,7 +17,8 @@ from chainrule.compose.reverse import Reverse
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.likelihood import score
-from chainrule.models.base import AutoregressiveModel
+from chainrule.families import build
+from chainrule.interface.base import AutoregressiveModel
 from chainrule.models.gpt import GPT
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.testing import tiny_model

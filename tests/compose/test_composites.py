@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chainrule.compose import COMPOSITES
 from chainrule.errors import ConfigError
-from chainrule.models.base import NeuralModel
+from chainrule.families import composites
+from chainrule.interface.base import NeuralModel
 from chainrule.testing import check_model, tiny_model
 from chainrule.testing.checks import all_checks
 from chainrule.testing.tiny import COMPOSED, composed_variants
@@ -20,7 +20,7 @@ WINDOWED = {"mixture", "ensemble", "sliding"}  # with a context so short that a 
 def test_composite_passes(composite: str, variant: str) -> None:
     expected = set(all_checks(lambda: tiny_model(composite, variant))) - ONLY_WITH_A_SOURCE
     expected -= {"observing_in_pieces_is_observing_at_once"}
-    if not issubclass(COMPOSITES[composite], NeuralModel):
+    if not issubclass(composites()[composite], NeuralModel):
         expected -= TRAINED
     if composite in WINDOWED:
         expected -= {"no_gradient_reaches_the_future"}
@@ -28,7 +28,7 @@ def test_composite_passes(composite: str, variant: str) -> None:
 
 
 def test_every_registered_composite_has_a_tiny_form() -> None:
-    assert set(COMPOSED) == set(COMPOSITES)
+    assert set(COMPOSED) == set(composites())
 
 
 @pytest.mark.parametrize("gate", ["learned", "context"])
@@ -62,7 +62,7 @@ _SMALL = {"layers": 1, "width": 8, "heads": 2}
     ],
 )
 def test_a_mistake_in_the_settings_is_explained(name: str, settings: dict[str, object], words: str) -> None:
-    from chainrule.compose import build
+    from chainrule.families import build
 
     with pytest.raises(ConfigError, match=words):
         build(name, {"vocabulary": 5, **settings})

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import chainrule
-from chainrule.compose.composite import reads_backwards
 from chainrule.compose.mixture import Mixture
-from chainrule.compose.reverse import Reverse, turned, turned_corpus
+from chainrule.compose.reverse import Reverse, reversed_corpus, reversed_sequences
 from chainrule.data.corpus import Corpus
-from chainrule.models.base import NeuralModel
+from chainrule.interface.base import NeuralModel
+from chainrule.interface.capabilities import is_right_to_left
 from chainrule.runs import Run
 from chainrule.testing import tiny_model
 from chainrule.types import Batch, Sequences
@@ -28,8 +28,8 @@ def neural(name: str) -> NeuralModel:
 
 
 def test_rows_are_turned_within_their_lengths() -> None:
-    assert turned(ROWS).ids.tolist() == [[4, 3, 2, 1], [1, 3, 0, 0], [2, 9, 9, 9]]
-    assert turned(turned(ROWS)).ids.tolist() == ROWS.ids.tolist()
+    assert reversed_sequences(ROWS).ids.tolist() == [[4, 3, 2, 1], [1, 3, 0, 0], [2, 9, 9, 9]]
+    assert reversed_sequences(reversed_sequences(ROWS)).ids.tolist() == ROWS.ids.tolist()
 
 
 @torch.no_grad()
@@ -43,16 +43,16 @@ def test_the_probability_of_a_text_is_that_of_the_turned_text() -> None:
 def test_documents_keep_their_end() -> None:
     corpus = Corpus.of_tokens([1, 2, 3, 0, 4, 0, 0], vocabulary=5)
     documents = Corpus(**{**vars(corpus), "offsets": np.array([0, 4, 6, 7])})
-    assert turned_corpus(corpus).tokens.tolist() == [0, 0, 4, 0, 3, 2, 1]
-    assert turned_corpus(documents).tokens.tolist() == [3, 2, 1, 0, 4, 0, 0]
+    assert reversed_corpus(corpus).tokens.tolist() == [0, 0, 4, 0, 3, 2, 1]
+    assert reversed_corpus(documents).tokens.tolist() == [3, 2, 1, 0, 4, 0, 0]
 
 
 def test_twice_round_is_forwards_and_a_blend_reads_as_its_parts_do() -> None:
     once = Reverse.of(neural("gpt"))
-    assert reads_backwards(once)
-    assert not reads_backwards(Reverse.of(once))
-    assert reads_backwards(Mixture.of([once, Reverse.of(neural("recurrent"))]))
-    assert not reads_backwards(tiny_model("gpt"))
+    assert is_right_to_left(once)
+    assert not is_right_to_left(Reverse.of(once))
+    assert is_right_to_left(Mixture.of([once, Reverse.of(neural("recurrent"))]))
+    assert not is_right_to_left(tiny_model("gpt"))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, AutoregressiveModel, Table, TabledReadout, readable, shift_right
+from chainrule.interface.base import Advance, AutoregressiveModel, Table, TabledReadout, readable, shift_right
 from chainrule.types import Batch, Sequences, Step
 
 VOCABULARY = 5
@@ -28,7 +28,7 @@ class TinyGRU(TabledReadout):
         yield self.embedding.weight
         yield self.head.weight
 
-    def expect(self, log_frequencies):
+    def init_output_bias(self, log_frequencies):
         self.head.bias.data.copy_(log_frequencies)
 
     def initial(self, source, batch_size):

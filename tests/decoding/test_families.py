@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chainrule.decoding import GREEDY, Sampling, beam_search, generate
-from chainrule.models.conditional import Conditional
+from chainrule.interface.conditional import Conditional
 from chainrule.testing.tiny import tiny_model, variants
 from chainrule.types import Sequences
 

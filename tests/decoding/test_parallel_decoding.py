@@ -1,4 +1,4 @@
-"""Translating all tokens at once: in batches, cut at EOS, and with as much effort as is allowed."""
+"""Translating all tokens at once: in batches, cut at EOS, and with as much budget as is allowed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chainrule.decoding.parallel import effort_of
 from chainrule.decoding.translation import log_probs, packed
 from chainrule.errors import DecodingError
 from chainrule.evaluation.translation import score_translations
-from chainrule.models.conditional import Effort, ParallelModel, Written
+from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput
 from chainrule.testing import tiny_model, tiny_parallel
 from chainrule.testing.tiny import parallel_variants
 from chainrule.tokenizers.words import Words
@@ -48,8 +48,12 @@ def test_a_batch_of_sources_gives_what_each_gives_alone_and_in_their_order(model
 class Wordy(tiny_parallel("nonautoregressive").__class__):  # type: ignore[misc]
     """Writes the same to everything."""
 
-    def write(self, source: Sequences, effort: Effort, **settings: object) -> list[Written]:
-        return [Written([3, 1, EOS, 2, EOS], -1.0, -0.5), Written([3, 1], -1.0, -0.5), Written([EOS], 0.0, 0.0)]
+    def generate(self, source: Sequences, budget: DecodingBudget, **settings: object) -> list[ParallelOutput]:
+        return [
+            ParallelOutput([3, 1, EOS, 2, EOS], -1.0, -0.5),
+            ParallelOutput([3, 1], -1.0, -0.5),
+            ParallelOutput([EOS], 0.0, 0.0),
+        ]
 
 
 def test_a_translation_ends_at_its_first_eos() -> None:
@@ -60,10 +64,10 @@ def test_a_translation_ends_at_its_first_eos() -> None:
 
 def test_effort_is_what_was_asked_for_or_what_is_usual() -> None:
     masked, ctc = (tiny_parallel("nonautoregressive", variant) for variant in ("masked", "ctc"))
-    assert effort_of(masked, Search()) == masked.usual
-    assert effort_of(masked, Search(passes=10, length_candidates=2)) == Effort(10, 2)
-    assert effort_of(masked, Search(passes=1)) == Effort(1, masked.usual.lengths)
-    assert effort_of(ctc, Search(beam=3)) == Effort(beam=3)
+    assert effort_of(masked, Search()) == masked.default_budget
+    assert effort_of(masked, Search(passes=10, length_candidates=2)) == DecodingBudget(10, 2)
+    assert effort_of(masked, Search(passes=1)) == DecodingBudget(1, masked.default_budget.lengths)
+    assert effort_of(ctc, Search(beam=3)) == DecodingBudget(beam=3)
     assert effort_of(masked, Search(beam=3)).beam == 1
 
 

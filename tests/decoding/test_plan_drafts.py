@@ -50,8 +50,8 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("hybrid").double()
     assert isinstance(model, Hybrid)
     made = []
-    foresee = Hybrid.foresee
-    monkeypatch.setattr(Hybrid, "foresee", lambda *words: made.append(1) or foresee(*words))
+    lookahead = Hybrid.lookahead
+    monkeypatch.setattr(Hybrid, "lookahead", lambda *words: made.append(1) or lookahead(*words))
     words = {"length": 8, "sampling": GREEDY, "seeds": [0] * 3, "eos": None, "source": SOURCE}
     generate(model, [[]] * 3, draft=PlanDrafter(model), pace=Steady(4), **words)
     assert len(made) == 1

@@ -243,7 +243,7 @@ def test_an_ngram_guesses_what_it_would_write_greedily(order):
     model.estimate()
     texts = [[], [3], [1, 2, 3, 4, 0, 1], *torch.randint(5, (50, 9)).tolist()]
     written = generate(model, texts, length=8, sampling=GREEDY, seeds=[0] * len(texts))
-    assert [model.guess(text, 8) for text in texts] == [text.ids for text in written]
+    assert [model.greedy_draft(text, 8) for text in texts] == [text.ids for text in written]
 
 
 def test_an_ngram_that_has_counted_more_guesses_anew():
@@ -251,7 +251,7 @@ def test_an_ngram_that_has_counted_more_guesses_anew():
     for text, expected in (([1, 2] * 9, 2), ([1, 3] * 99, 3)):
         model.observe(Sequences.full(torch.tensor([text])))
         model.estimate()
-        assert model.guess([1], 1) == [expected]
+        assert model.greedy_draft([1], 1) == [expected]
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import math
 import pytest
 import torch
 
-from chainrule.compose.composite import Composite
 from chainrule.decoding import Search, Translator, agreed, beam_search, streamed, translate
 from chainrule.decoding.copying import copied, surfaces
 from chainrule.decoding.ranking import coverage, power, wu
 from chainrule.decoding.sentences import Translated
 from chainrule.decoding.translation import attention, by_length, log_probs, packed
 from chainrule.errors import ConfigError, DecodingError
-from chainrule.models.base import Recomputed
+from chainrule.interface.base import Recomputed
+from chainrule.interface.capabilities import Composite
 from chainrule.models.transformer import Transformer
 from chainrule.testing import tiny_model
 from chainrule.tokenizers.words import Words

@@ -9,7 +9,7 @@ import torch
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError
 from chainrule.evaluation.likelihood import protocol_for, score, token_scores
-from chainrule.models.base import AutoregressiveModel
+from chainrule.interface.base import AutoregressiveModel
 from chainrule.testing import tiny_model
 from chainrule.tokenizers import train_tokenizer
 from chainrule.types import Batch, Sequences

@@ -10,7 +10,7 @@ import torch
 from chainrule.config import DataConfig, RunConfig
 from chainrule.frontier.results import Failure, Results, Row, Speed
 from chainrule.frontier.words import finding
-from chainrule.models.base import Model
+from chainrule.interface.base import Model
 from chainrule.runs import TextRun, load
 from chainrule.testing import tiny_model
 from chainrule.testing.tiny import tiny_parallel
@@ -128,7 +128,7 @@ def text_results() -> Results:
     return results_of(rows, item="text", rate="tokens", measure="bits/byte", more_is_better=False)
 
 
-def lay_out(path: Path, family: str, model: Model) -> Path:
+def create(path: Path, family: str, model: Model) -> Path:
     """A run of a tiny model, which knows the words x, y and z, and translates a to d into them."""
     folder = RunFolder(path)
     task = "translation" if model.task == "translation" else "language"
@@ -138,7 +138,7 @@ def lay_out(path: Path, family: str, model: Model) -> Path:
         data=DataConfig(train="somewhere", unit="documents" if task == "translation" else "stream"),
         model=model.config.model_dump(mode="json", exclude_none=True),
     )
-    folder.lay_out(config, Words(["x", "y", "z"]), Words(["a", "b", "c", "d"]) if task == "translation" else None)
+    folder.create(config, Words(["x", "y", "z"]), Words(["a", "b", "c", "d"]) if task == "translation" else None)
     folder.write_weights(model)
     return path
 
@@ -165,7 +165,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "gpt": ("gpt", tiny_model("gpt")),
         "small": ("recurrent", tiny_model("recurrent")),
     }
-    return {name: lay_out(folder / name, family, sure_of_itself(model)) for name, (family, model) in models.items()}
+    return {name: create(folder / name, family, sure_of_itself(model)) for name, (family, model) in models.items()}
 
 
 @pytest.fixture

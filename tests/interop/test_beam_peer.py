@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chainrule.config import ModelConfig
 from chainrule.decoding import beam_search
-from chainrule.models.base import AutoregressiveModel, Recomputed
+from chainrule.interface.base import AutoregressiveModel, Recomputed
 from chainrule.types import Batch, Sequences, State, Step
 
 transformers = pytest.importorskip("transformers")

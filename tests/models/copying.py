@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.models.base import DensityModel, NeuralModel
+from chainrule.interface.base import DensityModel, NeuralModel
 from chainrule.types import Batch, Sequences
 
 EOS = 0

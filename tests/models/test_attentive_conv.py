@@ -60,7 +60,7 @@ def test_one_block_without_convolutions_does_not_know_which_tokens_stood_side_by
     for convolution in (True, False):
         if not convolution:
             block.local.out.weight.zero_()
-        model.features(Sequences.full(same_token_after))
+        model.embed(Sequences.full(same_token_after))
         last = features.pop().view(2, 4, 8)[:, -1]
         assert torch.allclose(last[0], last[1]) == (not convolution)
 
@@ -68,7 +68,7 @@ def test_one_block_without_convolutions_does_not_know_which_tokens_stood_side_by
 @torch.no_grad()
 def test_features_are_what_predicts_the_following_token() -> None:
     model, ids = model_of(), text()
-    features = model.features(Sequences.full(ids))
+    features = model.embed(Sequences.full(ids))
     assert features.shape == (3, 12, 8)
     found = model.readout(features)
     torch.testing.assert_close(found[:, :-1], model.logits(Batch(Sequences.full(ids)))[:, 1:])
@@ -80,13 +80,13 @@ def test_features_of_a_row_do_not_depend_on_its_padding() -> None:
     model, ids = model_of(), text()
     lengths = torch.tensor([12, 5, 9])
     spoilt = ids.masked_fill(~Sequences(ids, lengths).mask, 10**6)
-    found = model.features(Sequences(spoilt, lengths))
-    torch.testing.assert_close(found[1:2, :5], model.features(Sequences.full(ids[1:2, :5])))
+    found = model.embed(Sequences(spoilt, lengths))
+    torch.testing.assert_close(found[1:2, :5], model.embed(Sequences.full(ids[1:2, :5])))
 
 
 def test_features_carry_gradients_to_every_weight_but_the_readout() -> None:
     model = model_of()
-    model.features(Sequences.full(text())).square().mul(torch.arange(8)).sum().backward()
+    model.embed(Sequences.full(text())).square().mul(torch.arange(8)).sum().backward()
     without = {name for name, value in model.named_parameters() if value.grad is None or not value.grad.any()}
     assert without == {"tokens.matrix", "tokens.bias"}
 
@@ -124,7 +124,7 @@ def test_a_sequence_longer_than_the_context_is_refused() -> None:
     with refused:
         model.logits(Batch(Sequences.full(text(1, 17))))
     with refused:
-        model.features(Sequences.full(text(1, 16)))  # BOS is read as well
+        model.embed(Sequences.full(text(1, 16)))  # BOS is read as well
     for rows in (1, 2):
         full = model.extend(text(rows, 15), model.start(batch_size=rows).state).state
         with refused:

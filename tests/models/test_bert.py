@@ -82,7 +82,7 @@ def test_a_prediction_sees_both_sides() -> None:
 def test_the_loss_is_that_of_the_mean_chosen_token_for_each_token() -> None:
     model = bert()
     given = Sequences(texts(3, 12).ids, torch.tensor([12, 5, 7]))
-    chance = model.chance(Batch(given)).double()
+    chance = model.draw_noise(Batch(given)).double()
     shown, chosen = model.lesson(given, chance)
     total = 0.0
     for row, length in enumerate(given.lengths.tolist()):

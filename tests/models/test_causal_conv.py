@@ -38,7 +38,7 @@ def text(rows: int = 3, length: int = 30) -> torch.Tensor:
 @torch.no_grad()
 def test_a_prediction_depends_on_the_receptive_field_to_its_last_token(shape: dict[str, int], field: int) -> None:
     model, ids = model_of(**shape), text()
-    assert model.reach == field
+    assert model.receptive_field == field
     expected = model.extend(ids, model.start(batch_size=3).state).logits[:, -1]
     reached = set()
     for back in range(1, ids.shape[1] + 1):

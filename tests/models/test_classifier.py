@@ -13,7 +13,7 @@ import torch
 import chainrule
 from chainrule.config import DataConfig, RunConfig
 from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.models import build
+from chainrule.families import build
 from chainrule.models.classifier import Classifier
 from chainrule.nn.pooling import AttentionPooling
 from chainrule.runs import LabelRun, load
@@ -149,7 +149,7 @@ def embedder_run(path: Path) -> Path:
     torch.manual_seed(0)
     folder = RunFolder(path)
     data = DataConfig(train="somewhere", unit="documents")
-    folder.lay_out(RunConfig(family="elmo", tokenizer="words", data=data, model=settings), words)
+    folder.create(RunConfig(family="elmo", tokenizer="words", data=data, model=settings), words)
     folder.write_weights(build("elmo", settings))
     return path
 

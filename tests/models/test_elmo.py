@@ -41,7 +41,7 @@ def test_both_directions_are_normalised_models_of_texts() -> None:
 
 def test_the_backward_model_is_a_forward_one_of_the_text_turned_round() -> None:
     model = elmo()
-    model.backwards.load_state_dict(model.forwards.state_dict())
+    model.right_to_left.load_state_dict(model.forwards.state_dict())
     with torch.no_grad():
         model.tokens.matrix[:, -1] = model.tokens.matrix[:, -2]  # where they start from
     ids = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(2))
@@ -58,7 +58,7 @@ def test_the_loss_is_the_mean_of_both_surprisals() -> None:
     model = elmo()
     batch = Batch(Sequences(torch.randint(VOCABULARY, (3, 6)), torch.tensor([6, 1, 4])))
     expected = -float(model.log_probs(batch.target).sum()) / 2
-    assert float(model.loss(batch, model.chance(batch))) == pytest.approx(expected, rel=1e-9)
+    assert float(model.loss(batch, model.draw_noise(batch))) == pytest.approx(expected, rel=1e-9)
 
 
 def test_padding_changes_nothing() -> None:
@@ -86,7 +86,7 @@ def test_a_vector_is_a_weighted_mean_of_all_layers_times_a_scale() -> None:
 
 def test_a_layer_is_added_to_what_it_reads() -> None:
     model = elmo()
-    for direction in (model.forwards, model.backwards):
+    for direction in (model.forwards, model.right_to_left):
         for parameter in direction.layers[1].parameters():
             torch.nn.init.zeros_(parameter)  # so that the layer itself gives nothing
     layers = model.layers(Sequences.full(torch.randint(VOCABULARY, (2, 5))))

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from chainrule.models import FAMILIES, build
-from chainrule.models.base import NeuralModel, TabledReadout
-from chainrule.models.conditional import Conditional
+from chainrule.families import FAMILIES, build
+from chainrule.interface.base import NeuralModel, TabledReadout
+from chainrule.interface.conditional import Conditional
 from chainrule.testing.tiny import SOURCE_VOCABULARY, TINY, VOCABULARY, tiny_model, variants
 from chainrule.types import Batch, Sequences
 

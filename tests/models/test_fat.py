@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.compose.composite import reads_backwards
 from chainrule.decoding.translation import Search, translate
 from chainrule.errors import ConfigError, DataError
+from chainrule.interface.capabilities import is_right_to_left
 from chainrule.models.fat import FAT, FATConfig
 from chainrule.nn.norms import normalised
 from chainrule.testing import check_model
@@ -140,8 +140,8 @@ def test_a_source_longer_than_the_context_is_refused() -> None:
 
 
 def test_a_model_that_writes_from_the_end_says_so() -> None:
-    assert reads_backwards(model_of(direction="right_to_left"))
-    assert not reads_backwards(model_of())
+    assert is_right_to_left(model_of(direction="right_to_left"))
+    assert not is_right_to_left(model_of())
 
 
 # Learning
@@ -173,7 +173,7 @@ def test_skipping_a_token_equals_attending_to_all_but_it(direction: str) -> None
     model, (target, source) = skipping_model(direction=direction), batch()
     full = model_of(direction=direction)
     positions = torch.arange(5)[None]
-    if model.backwards:
+    if model.right_to_left:
         positions = (source.lengths[:, None] - 1 - positions).clamp_min(0)
     ends = torch.arange(5) == source.lengths[:, None] - 1
     rare = torch.isin(source.ids, torch.tensor(RARE)) & ~ends
@@ -230,7 +230,7 @@ def test_a_model_that_skips_has_every_property_of_a_model() -> None:
 
 def test_a_survey_counts_source_tokens() -> None:
     model = model_of(**SKIPPING)
-    model.survey([([1, 1, 2, 0], [1, 0]), ([2, 1, 0], [2, 0])])
+    model.fit_statistics([([1, 1, 2, 0], [1, 0]), ([2, 1, 0], [2, 0])])
     assert model.source_frequency.tolist() == [2, 3, 2, 0, 0, 0, 0, 0, 0]
 
 
@@ -292,7 +292,7 @@ def test_a_search_keeps_to_the_lists_if_told() -> None:
 def test_a_survey_lists_the_words_that_tell_most() -> None:
     model = model_of(shortlist={"partners": 1, "threshold": 0.5})
     pairs = [([1, 0], [3, 1, 2, 0]), ([1, 0], [3, 1, 2, 0]), ([1, 2, 0], [4, 1, 2, 0]), ([2, 0], [4, 1, 2, 0])]
-    model.survey(pairs)
+    model.fit_statistics(pairs)
     assert model.shortlist is not None
     assert model.shortlist.frequent.tolist() == [True, True, True, False, False, False, False]  # 4 times or more
     assert model.shortlist.partners[:4, 0].tolist() == [3, 3, 4, -1]  # 0 stood beside both: the lower id

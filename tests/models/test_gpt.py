@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from chainrule.errors import ConfigError, DataError
-from chainrule.models.base import Recomputed
+from chainrule.interface.base import Recomputed
 from chainrule.models.gpt import GPT, GPTConfig, normalised
 from chainrule.types import Batch, Sequences, Step, detach, merge, select
 

@@ -175,7 +175,7 @@ def test_a_new_model_begins_with_the_frequencies_of_the_tokens() -> None:
     torch.manual_seed(0)
     model = Hybrid(HybridConfig(vocabulary=VOCABULARY, source_vocabulary=SOURCE_VOCABULARY, width=8))
     frequencies = torch.rand(VOCABULARY).softmax(0)
-    model.eval().expect(frequencies.log())
+    model.eval().init_output_bias(frequencies.log())
     with torch.no_grad():
         found = model.logits(pair()).softmax(-1)
     assert (found - frequencies).abs().max() < 0.05
@@ -240,7 +240,7 @@ def test_features_of_the_training_sources_are_computed_once(tmp_path: Path, monk
     model = translator(source_vocabulary=PIECES, features=str(tmp_path / "bert")).float()
     source = sequences(3, 5, PIECES)
     expected = model.log_prob(Batch(sequences(3, 4), source))
-    model.survey([(row, row) for row in source.ids.tolist()])
+    model.fit_statistics([(row, row) for row in source.ids.tolist()])
 
     def refuse(*_: object) -> None:
         raise AssertionError("the pretrained model was asked again")

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from chainrule.models.base import CountModel
+from chainrule.interface.base import CountModel
 from chainrule.models.neighbours import STRENGTHS, Neighbours, NeighboursConfig
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.types import Batch, Sequences

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from chainrule.errors import ConfigError, DataError, TrainingError
-from chainrule.models import backoff, ngram
+from chainrule.models import ngram
 from chainrule.models.ngram import NGram, NGramConfig
+from chainrule.nn import backoff
 from chainrule.types import Batch, Sequences, State
 from tests.conftest import RealData
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from chainrule.errors import DataError, DecodingError
+from chainrule.interface.conditional import DecodingBudget, ParallelModel
 from chainrule.models import nonautoregressive
-from chainrule.models.conditional import Effort, ParallelModel
 from chainrule.models.hybrid_regressive import HybridRegressive, HybridRegressiveConfig
 from chainrule.models.nonautoregressive import (
     Draft,
@@ -92,16 +92,16 @@ def test_a_target_that_needs_more_slots_than_its_source_has_cannot_be_written() 
 def test_a_pair_that_cannot_be_written_teaches_nothing_and_breaks_nothing() -> None:
     model = of("ctc").train()
     batch = Batch(Sequences.full(torch.tensor([[1, 2, 3, 4, 0]])), Sequences.full(torch.tensor([[4, 0]])))
-    loss = model.loss(batch, model.chance(batch))
+    loss = model.loss(batch, model.draw_noise(batch))
     loss.backward()
     assert loss.item() == 0.0
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
 
 
 def test_ctc_has_one_pass_and_no_lengths_to_choose_from() -> None:
-    for effort in (Effort(2, 1), Effort(1, 3)):
+    for budget in (DecodingBudget(2, 1), DecodingBudget(1, 3)):
         with pytest.raises(DecodingError, match="writes in one pass and chooses no length"):
-            of("ctc").write(SOURCE, effort)
+            of("ctc").generate(SOURCE, budget)
 
 
 @torch.no_grad()
@@ -109,7 +109,7 @@ def test_slots_that_are_shown_what_to_say_depend_on_it() -> None:
     """Glancing happens in training, changes the loss, and shows more where more is wrong."""
     model = of("ctc", glancing=1.0, dropout=0.0)
     batch = Batch(Sequences(torch.tensor([[1, 2, 0], [1, 0, 0], [2, 0, 0]]), torch.tensor([3, 2, 2])), SOURCE)
-    chance = model.chance(batch)
+    chance = model.draw_noise(batch)
     assert chance.shape == (3, 8)
     plain, glanced = (float(model.train(mode).loss(batch, chance)) for mode in (False, True))
     assert plain == pytest.approx(-float(model.log_prob(batch).sum()))
@@ -162,7 +162,7 @@ def test_fewer_and_fewer_tokens_are_predicted_again(monkeypatch: pytest.MonkeyPa
 @torch.no_grad()
 def test_one_pass_is_as_likely_as_it_says() -> None:
     model = of("masked")
-    for row, written in enumerate(model.write(SOURCE, Effort())):
+    for row, written in enumerate(model.generate(SOURCE, DecodingBudget())):
         target = Sequences.full(torch.tensor([written.ids]))
         assert float(model.log_prob(Batch(target, repeated(SOURCE, row, 1)))) == pytest.approx(written.log_prob)
         assert written.score <= 0
@@ -171,7 +171,7 @@ def test_one_pass_is_as_likely_as_it_says() -> None:
 @torch.no_grad()
 def test_more_lengths_never_give_a_worse_score() -> None:
     model = of("masked")
-    scores = [[one.score for one in model.write(SOURCE, Effort(2, count))] for count in (1, 3, 12, 99)]
+    scores = [[one.score for one in model.generate(SOURCE, DecodingBudget(2, count))] for count in (1, 3, 12, 99)]
     for fewer, more in itertools.pairwise(scores):
         assert all(two >= one - 1e-12 for one, two in zip(fewer, more, strict=True))
     assert scores[0] != scores[2] == scores[3]
@@ -222,7 +222,7 @@ def test_every_kth_token_is_what_the_leader_writes_greedily(every: int) -> None:
         hidden, state = model.leader.advance(token, state)
         token = model.leader.readout(hidden).argmax(-1)
         led.append(token[:, 0])
-    for row, written in enumerate(model.write(SOURCE, Effort())):
+    for row, written in enumerate(model.generate(SOURCE, DecodingBudget())):
         leading = written.ids[every - 1 :: every]
         assert len(written.ids) == every * len(leading)
         assert leading[:3] == [int(token[row]) for token in led][: len(leading)]
@@ -286,8 +286,8 @@ def test_it_learns_to_turn_a_text_round_or_to_copy_it(name: str, turned: bool) -
     model.eval()
     target, source = pairs(model, 64, turned=turned, generator=torch.Generator().manual_seed(2))
     assert source is not None
-    usual = model.usual
-    written = model.write(source, usual)
+    usual = model.default_budget
+    written = model.generate(source, usual)
     wanted = [ids[:length] for ids, length in zip(target.ids.tolist(), target.lengths.tolist(), strict=True)]
     right = [one.ids[: len(ids)] == ids for one, ids in zip(written, wanted, strict=True)]
     assert sum(right) / len(right) > 0.8
@@ -295,19 +295,19 @@ def test_it_learns_to_turn_a_text_round_or_to_copy_it(name: str, turned: bool) -
 
 def surveyed(**language: object) -> NonAutoregressive:
     model = of("ctc", language=LanguageConfig(**language))  # type: ignore[arg-type]
-    model.survey((np.array([1, 0]), np.array(target)) for target in ([1, 2, 3, 0], [1, 2, 0], [4, 2, 3, 0]))
+    model.fit_statistics((np.array([1, 0]), np.array(target)) for target in ([1, 2, 3, 0], [1, 2, 0], [4, 2, 3, 0]))
     return model
 
 
 @torch.no_grad()
 def test_a_model_that_has_seen_targets_knows_what_follows_what() -> None:
     model = surveyed(order=3)
-    assert model.usual.beam > 1
+    assert model.default_budget.beam > 1
     assert isinstance(model.output, Slots)
     assert model.output.language is not None
     nats = model.output.language.log_prob(Batch(Sequences.pack([[1, 2, 3, 0], [3, 2, 1, 0]])))
     assert nats[0] > nats[1] + 1
-    assert of("ctc", language=LanguageConfig(order=0)).usual == Effort()
+    assert of("ctc", language=LanguageConfig(order=0)).default_budget == DecodingBudget()
 
 
 def test_so_many_tokens_are_counted_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,11 +328,11 @@ def test_the_language_decides_where_slots_do_not() -> None:
     with torch.no_grad():
         model.output.level.fill_(-2.0)  # slots would rather speak
     seen = ([1, 2, 3, 0], [1, 2, 0], [4, 2, 3, 0])
-    written = [one.ids for one in model.write(SOURCE, Effort(beam=50))]
+    written = [one.ids for one in model.generate(SOURCE, DecodingBudget(beam=50))]
     assert any(written)
     for ids in written:
         assert any(ids == target[: len(ids)] for target in seen)
-    assert written != [one.ids for one in model.write(SOURCE, Effort())]
+    assert written != [one.ids for one in model.generate(SOURCE, DecodingBudget())]
 
 
 @torch.no_grad()
@@ -342,7 +342,9 @@ def test_without_shallow_fusion_beam_search_finds_a_target_at_least_as_likely_as
     assert isinstance(model.output, Slots)
     model.output.level.fill_(-1.0)  # otherwise the best path is all blank
     gains = []
-    for row, pair in enumerate(zip(model.write(SOURCE, Effort(beam=50)), model.write(SOURCE, Effort()), strict=True)):
+    for row, pair in enumerate(
+        zip(model.generate(SOURCE, DecodingBudget(beam=50)), model.generate(SOURCE, DecodingBudget()), strict=True)
+    ):
         source = repeated(SOURCE, row, 1)
         best, path = (float(model.log_prob(Batch(Sequences.pack([one.ids]), source))) for one in pair)
         assert pair[0].log_prob <= best + 1e-9  # a sum over some of its alignments
@@ -357,8 +359,8 @@ def test_a_search_finds_a_way_where_everything_is_suppressed() -> None:
     assert isinstance(model.output, Slots)
     model.output.level.fill_(-1000.0)  # no slot would ever be silent
     every = list(range(model.vocabulary))
-    assert [one.ids for one in model.write(SOURCE, Effort(beam=3), suppress=every)] == [[], [], []]
-    some = model.write(SOURCE, Effort(beam=3), suppress=every[2:])
+    assert [one.ids for one in model.generate(SOURCE, DecodingBudget(beam=3), suppress=every)] == [[], [], []]
+    some = model.generate(SOURCE, DecodingBudget(beam=3), suppress=every[2:])
     for row, written in enumerate(some):
         assert set(written.ids) <= {0, 1}
         nats = float(model.log_prob(Batch(Sequences.pack([written.ids]), repeated(SOURCE, row, 1))))

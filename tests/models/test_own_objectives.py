@@ -7,8 +7,8 @@ import torch
 from chainrule.data.batching import Windows
 from chainrule.data.corpus import Corpus
 from chainrule.evaluation.objective import objective_score
-from chainrule.models import build
-from chainrule.models.base import OwnObjective
+from chainrule.families import build
+from chainrule.interface.base import OwnObjective
 from chainrule.testing.checks import resume_exactly, short_run
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeTargets

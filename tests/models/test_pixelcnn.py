@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chainrule.errors import ConfigError, DataError
-from chainrule.models.base import Recomputed
+from chainrule.interface.base import Recomputed
 from chainrule.models.pixelcnn import LabelledPixelCNN, LabelledPixelCNNConfig, PixelCNN, PixelCNNConfig
 from chainrule.types import Batch, Sequences
 

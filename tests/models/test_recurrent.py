@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import Recomputed
+from chainrule.interface.base import Recomputed
 from chainrule.models.recurrent import Recurrent, RecurrentConfig
 from chainrule.nn.recurrent import CELLS
 from chainrule.types import Batch, Sequences, detach, merge, select, tensors

@@ -71,7 +71,7 @@ def test_the_order_says_what_a_tag_depends_on() -> None:
     source = Sequences.full(torch.tensor([[1, 0, 2, 0, 3, 0]]))
     for variant, far in (("first order", False), ("recurrent", True)):
         model = tiny_model("tagger", variant)
-        assert model.reach == (None if far else 1)
+        assert model.receptive_field == (None if far else 1)
         one, two = (
             model.logits(Batch(Sequences.full(torch.tensor([[first, 2, 0]])), source))[:, 2] for first in (0, 1)
         )

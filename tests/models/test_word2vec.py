@@ -40,7 +40,7 @@ def tiny(algorithm: str, *, block: int = 4, vocabulary: int = 12, subsample: flo
             ends=(0,),
         )
     )
-    model.expect(torch.linspace(0, 2, vocabulary))
+    model.init_output_bias(torch.linspace(0, 2, vocabulary))
     with torch.no_grad():
         model.inputs.copy_(torch.randn(vocabulary, 6))
         model.outputs.copy_(torch.randn(vocabulary, 6))
@@ -218,7 +218,7 @@ def test_words_in_the_same_company_become_neighbours(algorithm: str, way: Callab
     model = Word2Vec(
         Word2VecConfig(vocabulary=38, width=16, window=3, algorithm=algorithm, subsample=0.0, unknown=1, ends=(0,))
     )
-    model.expect(torch.from_numpy(np.log(corpus.counts(38) + 1.0)))
+    model.init_output_bias(torch.from_numpy(np.log(corpus.counts(38) + 1.0)))
     learn, feed = way(model), Stretches(corpus, 4096, model.chances, seed=0)
     positions = [Position(epoch, index) for epoch in range(3) for index in range(feed.batches_per_epoch(epoch))]
     losses = [learn(model.lesson(*feed.batch(position)), 0.05) for position in positions]

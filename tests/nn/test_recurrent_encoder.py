@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chainrule.nn.recurrent import CELLS, Cell
-from chainrule.nn.recurrent_encoder import Encoded, Order, RecurrentEncoder, read_to_the_end, turned_round
+from chainrule.nn.recurrent_encoder import Encoded, Order, RecurrentEncoder, read_to_the_end, reversed_rows
 
 LENGTHS = torch.tensor([3, 6, 1, 3])
 
@@ -57,7 +57,7 @@ def test_reading_to_the_end_is_a_plain_loop_that_stops_at_each_rows_length(cell:
 
 
 def test_the_backward_direction_of_a_row_begins_at_its_own_end() -> None:
-    where = turned_round(LENGTHS, 6)[..., 0].t().tolist()
+    where = reversed_rows(LENGTHS, 6)[..., 0].t().tolist()
     assert where == [[2, 1, 0, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5], [2, 1, 0, 3, 4, 5]]
 
 

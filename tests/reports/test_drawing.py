@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chainrule.models import FAMILIES
+from chainrule.families import single_families
 from chainrule.reports import figures
 from chainrule.reports.charts import FONT, LOOKS, SHAPES, WIDE, Look, Spot, against_speed, looks, pareto
 from chainrule.reports.labels import Box, place, spread
@@ -148,7 +148,7 @@ def test_the_colours_of_families_can_be_told_apart_by_everyone(theme: int, visio
 
 @pytest.mark.parametrize("task", ["language", "translation"])
 def test_every_family_has_a_look_that_no_other_of_its_task_has(task: str) -> None:
-    names = [name for name, family in FAMILIES.items() if family.task == task]
+    names = [name for name, family in single_families().items() if family.task == task]
     assert set(names) <= set(LOOKS)
     assert len(set(looks({name: name for name in names}).values())) == len(names)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from chainrule.decoding import Generation, beam_search
 from chainrule.evaluation import verify
 from chainrule.evaluation.verify import CheckFailed
-from chainrule.models import FAMILIES
-from chainrule.models.base import Advance, AutoregressiveModel, CountModel
-from chainrule.models.conditional import Conditional
+from chainrule.families import FAMILIES, single_families
+from chainrule.interface.base import Advance, AutoregressiveModel, CountModel
+from chainrule.interface.conditional import Conditional
 from chainrule.models.gpt import GPT, GPTConfig
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.models.recurrent import Recurrent, RecurrentConfig
@@ -50,7 +50,7 @@ def test_family_passes(family: str, variant: str, check: str) -> None:
 
 
 def test_every_registered_family_has_a_tiny_form() -> None:
-    assert set(TINY) == {name for name, kind in FAMILIES.items() if issubclass(kind, AutoregressiveModel)}
+    assert set(TINY) == {name for name, kind in single_families().items() if issubclass(kind, AutoregressiveModel)}
 
 
 def test_an_exception_must_name_a_check_that_exists() -> None:

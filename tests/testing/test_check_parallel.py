@@ -11,8 +11,8 @@ from torch import Tensor
 
 from chainrule.evaluation.verify import CheckFailed
 from chainrule.evaluation.verify_parallel import verify_parallel
-from chainrule.models import FAMILIES
-from chainrule.models.conditional import Effort, ParallelModel, Written
+from chainrule.families import FAMILIES
+from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput
 from chainrule.models.nonautoregressive import NonAutoregressive, NonAutoregressiveConfig
 from chainrule.testing import check_parallel, tiny_parallel
 from chainrule.testing.parallel_checks import all_parallel_checks
@@ -41,23 +41,23 @@ class ReadsThePadding(NonAutoregressive):
 
 
 class SeesOtherRows(NonAutoregressive):
-    def write(self, source: Sequences, effort: Effort, **settings: Any) -> list[Written]:
+    def generate(self, source: Sequences, budget: DecodingBudget, **settings: Any) -> list[ParallelOutput]:
         extra = len(source.ids) - 1
-        return [one._replace(score=one.score + 1e-3 * extra) for one in super().write(source, effort, **settings)]
+        return [one._replace(score=one.score + 1e-3 * extra) for one in super().generate(source, budget, **settings)]
 
 
 class Boasts(NonAutoregressive):
     """Says that what it writes is likelier than it is."""
 
-    def write(self, source: Sequences, effort: Effort, **settings: Any) -> list[Written]:
-        return [one._replace(log_prob=one.log_prob / 100) for one in super().write(source, effort, **settings)]
+    def generate(self, source: Sequences, budget: DecodingBudget, **settings: Any) -> list[ParallelOutput]:
+        return [one._replace(log_prob=one.log_prob / 100) for one in super().generate(source, budget, **settings)]
 
 
 class WritesWhatItLikes(NonAutoregressive):
-    def write(
-        self, source: Sequences, effort: Effort, *, suppress: Sequence[int] = (), **settings: Any
-    ) -> list[Written]:
-        return super().write(source, effort, **settings)
+    def generate(
+        self, source: Sequences, budget: DecodingBudget, *, suppress: Sequence[int] = (), **settings: Any
+    ) -> list[ParallelOutput]:
+        return super().generate(source, budget, **settings)
 
 
 class IgnoresItsSource(NonAutoregressive):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import chainrule
-from chainrule.compose import build
 from chainrule.errors import ConfigError
+from chainrule.families import build
 from chainrule.training.starting import Start
 
 TEXT = "the cat sat on the mat and the dog sat on the log\n" * 60

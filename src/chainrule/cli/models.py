@@ -19,12 +19,12 @@ def models(
     json: Json = False,
 ) -> None:
     """List the families: name, task and what each one is. With a FAMILY, list what can be set with --set."""
-    from chainrule.models import FAMILIES
+    from chainrule.families import single_families
 
     if family is not None:
         _settings(family, json)
         return
-    rows = [{"name": name, "task": kind.task, "summary": kind.summary()} for name, kind in FAMILIES.items()]
+    rows = [{"name": name, "task": kind.task, "summary": kind.summary()} for name, kind in single_families().items()]
     if json:
         print_json(rows)
         return
@@ -37,7 +37,7 @@ def _settings(name: str, json: bool) -> None:
     """The model's own settings, those of training with the family's recipe, and those of data."""
     from chainrule.api import recipe
     from chainrule.config import DataConfig, TrainConfig
-    from chainrule.models import family
+    from chainrule.families import family
 
     rows = [
         *_fields("model", family(name).Config, {}),

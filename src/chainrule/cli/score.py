@@ -200,11 +200,11 @@ def _score_translations(
 def _how(run: TranslationRun, search: Search) -> str:
     """How the translations were looked for, in a few words."""
     from chainrule.decoding.parallel import effort_of
-    from chainrule.models.conditional import ParallelModel
+    from chainrule.interface.conditional import ParallelModel
 
     if isinstance(run.model, ParallelModel):
-        effort = effort_of(run.model, search)
-        return f"in parallel: passes {effort.passes}, lengths {effort.lengths}"
+        budget = effort_of(run.model, search)
+        return f"in parallel: passes {budget.passes}, lengths {budget.lengths}"
     return f"beam {search.beam}, length penalty {search.length_penalty:g}"
 
 

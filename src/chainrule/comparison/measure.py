@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from chainrule.decoding import Sampling, stream
-from chainrule.models.base import AutoregressiveModel
+from chainrule.interface.base import AutoregressiveModel
 
 WARM_UP = 8  # tokens written before the clock starts
 

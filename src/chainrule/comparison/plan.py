@@ -13,8 +13,8 @@ from pydantic import Field
 
 from chainrule.comparison.subject import Subject
 from chainrule.config import DataConfig, Settings, TrainConfig
-from chainrule.models import build, family
-from chainrule.models.base import NeuralModel
+from chainrule.families import build, family
+from chainrule.interface.base import NeuralModel
 
 TRAINING_SHARE = 0.7  # of the minutes of a comparison; the rest is for scoring, mixing and measuring
 WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)

@@ -14,10 +14,10 @@ from chainrule.data.corpus import Corpus, Report, prepare
 from chainrule.data.image_files import is_images
 from chainrule.data.images import prepare_images
 from chainrule.data.pictures import grid, png
+from chainrule.families import family, single_families
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.conditional import Conditional
 from chainrule.material.images import settings_of
-from chainrule.models import FAMILIES, family
-from chainrule.models.base import AutoregressiveModel
-from chainrule.models.conditional import Conditional
 from chainrule.runs import ImageRun, SequenceRun, TextRun, require
 
 PROMPT = 64  # tokens of a text that are read before the clock starts
@@ -96,7 +96,7 @@ class TextSubject(Subject):
 
     @classmethod
     def families(cls) -> list[str]:
-        return [name for name, kind in FAMILIES.items() if kind.task == "language"]
+        return [name for name, kind in single_families().items() if kind.task == "language"]
 
     @classmethod
     def usual(cls) -> list[str]:
@@ -141,7 +141,7 @@ class ImageSubject(Subject):
     def families(cls) -> list[str]:
         return [
             name
-            for name, kind in FAMILIES.items()
+            for name, kind in single_families().items()
             if kind.task in ("language", "image")
             and issubclass(kind, AutoregressiveModel)
             and not issubclass(kind, Conditional)

@@ -14,12 +14,13 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.compose.composite import Composite, build_part, part_settings, reads_backwards
+from chainrule.compose.composite import build_part, part_settings
 from chainrule.compose.gate import GATES, Gate
 from chainrule.compose.sliding import Sliding
 from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError
-from chainrule.models.base import AutoregressiveModel, readable
+from chainrule.interface.base import AutoregressiveModel, readable
+from chainrule.interface.capabilities import Composite, is_right_to_left
 from chainrule.types import Batch, Sequences, State, Step
 
 GateName = Literal["fixed", "learned", "context"]
@@ -78,7 +79,7 @@ class Blend(AutoregressiveModel, Composite):
                 build_part(settings, config.vocabulary, where=f"model.parts.{number}")
                 for number, settings in enumerate(config.parts)
             ]
-        if len({reads_backwards(part) for part in parts}) > 1:
+        if len({is_right_to_left(part) for part in parts}) > 1:
             raise ConfigError("some parts read from left to right and others from right to left; blend those of one")
         self.parts = nn.ModuleList(part if part.context is None else Sliding.of(part) for part in parts)
         weights = torch.tensor(config.weights or [1 / len(parts)] * len(parts), dtype=torch.get_default_dtype())
@@ -159,7 +160,7 @@ class Blend(AutoregressiveModel, Composite):
         return Reading(log_probs, features, BlendState(tuple(step.state for step in steps), gate))
 
     @final
-    def survey(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+    def fit_statistics(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
         """The parts' predictions of every token of a batch, (B, T, V) each, and the gate's features."""
         ids = readable(batch.target)
         log_probs = tuple(normalised(part.logits(batch)) for part in self.components)
@@ -181,7 +182,7 @@ class Blend(AutoregressiveModel, Composite):
 
     @final
     def logits(self, batch: Batch) -> Tensor:
-        log_probs, features = self.survey(batch)
+        log_probs, features = self.fit_statistics(batch)
         return self.combine(log_probs, self.gate.scores(features))
 
 

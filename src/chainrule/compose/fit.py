@@ -148,7 +148,7 @@ def _of_documents(model: Blend, corpus: Corpus, offsets: np.ndarray) -> Iterator
         group = order[first:last]
         rows = Sequences.pack([corpus.tokens[offsets[one] : offsets[one + 1]].astype(np.int64) for one in group])
         batch = Batch(rows).to(model.device)
-        log_probs, features = model.survey(batch)
+        log_probs, features = model.fit_statistics(batch)
         mask = batch.target.mask
         where = (torch.from_numpy(offsets[:-1][group])[:, None] + torch.arange(rows.ids.shape[1]))[rows.mask]
         yield where, tuple(one[mask] for one in log_probs), features[mask]

@@ -16,11 +16,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import TypeIs
 
-from chainrule.compose.composite import Composite, build_part, part_settings
+from chainrule.compose.composite import build_part, part_settings
 from chainrule.config import ModelConfig
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, DataError
-from chainrule.models.base import AutoregressiveModel, NeuralModel, readable
+from chainrule.interface.base import AutoregressiveModel, NeuralModel, readable
+from chainrule.interface.capabilities import Composite
 from chainrule.types import Batch, Sequences, State, Step
 
 CHUNK = 256  # tokens that look at the memory at once

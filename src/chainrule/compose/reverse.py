@@ -3,7 +3,7 @@
 The chain rule holds in any order: log P(x) = Σ_t log P(x_t | x_>t) too. A model of that order is an ordinary
 autoregressive model of texts that have been turned round, so `Reverse` changes no number of the model within. It says,
 as a type, that the tokens which it is given run from the end of the text to its start; whoever stands between text
-and tokens (`runs.Run`, `api.train`) asks `reads_backwards` and turns them with the functions below.
+and tokens (`runs.Run`, `api.train`) asks `is_right_to_left` and turns them with the functions below.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.compose.composite import Composite, build_part, part_settings, reads_backwards
+from chainrule.compose.composite import build_part, part_settings
 from chainrule.config import ModelConfig
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError
-from chainrule.models.base import Advance, AutoregressiveModel, NeuralModel
+from chainrule.interface.base import Advance, AutoregressiveModel, NeuralModel
+from chainrule.interface.capabilities import Composite, is_right_to_left
 from chainrule.types import Batch, Sequences, State
 
 
@@ -57,12 +58,12 @@ class Reverse(NeuralModel, Composite):
         return (self.model,)
 
     @property
-    def backwards(self) -> bool:
-        return not reads_backwards(self.model)  # twice round is forwards
+    def right_to_left(self) -> bool:
+        return not is_right_to_left(self.model)  # twice round is forwards
 
     def text_log_prob(self, batch: Batch) -> Tensor:
         """(B,) nats of rows in the order of the text."""
-        return self.log_prob(Batch(turned(batch.target), batch.source))
+        return self.log_prob(Batch(reversed_sequences(batch.target), batch.source))
 
     # All else is the model within.
 
@@ -81,8 +82,8 @@ class Reverse(NeuralModel, Composite):
     def tables(self) -> Iterator[nn.Parameter]:
         return self.model.tables()
 
-    def expect(self, log_frequencies: Tensor) -> None:
-        self.model.expect(log_frequencies)
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
+        self.model.init_output_bias(log_frequencies)
 
     def hidden(self, batch: Batch) -> Tensor:
         return self.model.hidden(batch)
@@ -97,14 +98,14 @@ class Reverse(NeuralModel, Composite):
         return self.model.advance(tokens, state)
 
 
-def turned(rows: Sequences) -> Sequences:
+def reversed_sequences(rows: Sequences) -> Sequences:
     """Each row from its end to its start; what lies past its length stays there."""
     places = torch.arange(rows.ids.shape[1], device=rows.ids.device).expand_as(rows.ids)
     places = (rows.lengths[:, None] - 1 - places).where(rows.mask, places)
     return Sequences(rows.ids.gather(1, places), rows.lengths)
 
 
-def turned_corpus(corpus: Corpus) -> Corpus:
+def reversed_corpus(corpus: Corpus) -> Corpus:
     """A corpus in the order of reading: a stream as a whole, documents each by itself, with EOS at the end as ever."""
     if corpus.offsets is None:
         return replace(corpus, tokens=corpus.tokens[::-1])

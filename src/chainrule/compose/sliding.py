@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from chainrule.compose.composite import Composite, build_part, part_settings
+from chainrule.compose.composite import build_part, part_settings
 from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError
-from chainrule.models.base import AutoregressiveModel, NeuralModel, readable
+from chainrule.interface.base import AutoregressiveModel, NeuralModel, readable
+from chainrule.interface.capabilities import Composite
 from chainrule.types import Batch, Sequences, State, Step, merge, select
 
 

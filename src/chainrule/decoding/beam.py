@@ -29,7 +29,7 @@ from chainrule.decoding.generate import NOT_A_NUMBER, Finish, Generation, Stop, 
 from chainrule.decoding.ranking import Normaliser, power
 from chainrule.decoding.reading import Reader
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel
+from chainrule.interface.base import AutoregressiveModel
 from chainrule.types import Sequences, Step, map_state, select
 
 

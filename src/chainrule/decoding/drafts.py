@@ -17,14 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from chainrule.compose.reverse import turned_corpus
+from chainrule.compose.reverse import reversed_corpus
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.corpus import Corpus
 from chainrule.decoding.reading import Reader, Track
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel
-from chainrule.models.capabilities import Guesses
-from chainrule.models.conditional import Conditional
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.capabilities import GreedyDrafts
+from chainrule.interface.conditional import Conditional
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.training import counting
 from chainrule.training.progress import Reporter
@@ -58,7 +58,7 @@ class Text(NamedTuple):
 
 
 class Drafter(ABC):
-    """Guesses how the texts of a batch go on."""
+    """GreedyDrafts how the texts of a batch go on."""
 
     @abstractmethod
     def check(self, model: AutoregressiveModel) -> None:
@@ -129,7 +129,7 @@ class ModelDrafter(Drafter):
     def __init__(self, model: AutoregressiveModel) -> None:
         self.model = model
         self.reader = Reader(model)
-        self._reach = model.reach if model.context is None else None
+        self._reach = model.receptive_field if model.context is None else None
         self._track: Track | None = None
         self._lengths: dict[int, int] = {}  # owner -> tokens of its text before the guesses, row after row
         self._guesses: list[list[int]] = []
@@ -148,8 +148,8 @@ class ModelDrafter(Drafter):
         self._track = None
 
     def propose(self, texts: Sequence[Text], count: int, pick: Pick) -> list[list[int]]:
-        if pick.greedy and isinstance(self.model, Guesses):
-            return [self.model.guess(ids, count) for _, ids in texts]
+        if pick.greedy and isinstance(self.model, GreedyDrafts):
+            return [self.model.greedy_draft(ids, count) for _, ids in texts]
         track, logits = self._follow(texts)
         count = int(min(count, *(self.reader.room(len(text.ids)) for text in texts)))
         self._lengths = {owner: len(ids) for owner, ids in texts}
@@ -234,7 +234,7 @@ def counted_draft(corpus: Corpus, vocabulary: int, *, backwards: bool = False, c
         return model
 
     if find(entry, read) is None:
-        counting.count(model, turned_corpus(corpus) if backwards else corpus, Reporter())
+        counting.count(model, reversed_corpus(corpus) if backwards else corpus, Reporter())
         with building(entry) as folder:
             save_file(model.state_dict(), folder / "model.safetensors")
     return model

@@ -20,8 +20,8 @@ from chainrule.data.spans import Corruption
 from chainrule.decoding.beam import beam_search, likeliest
 from chainrule.decoding.translation import packed
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel, Model
-from chainrule.models.capabilities import Cloze, Infills
+from chainrule.interface.base import AutoregressiveModel, Model
+from chainrule.interface.capabilities import Cloze, Infills
 from chainrule.types import Sequences
 
 Ids = Sequence[int]

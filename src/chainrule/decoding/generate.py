@@ -15,7 +15,7 @@ from chainrule.decoding.drafts import Drafter, ModelDrafter, Text, count_right
 from chainrule.decoding.reading import Reader
 from chainrule.decoding.speculative import Block, Continuation, Pace
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel
+from chainrule.interface.base import AutoregressiveModel
 from chainrule.types import Sequences
 
 Finish: TypeAlias = Literal["eos", "stop", "length"]

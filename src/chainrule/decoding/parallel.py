@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from chainrule.decoding.translation import TOKENS_AT_ONCE, Search, Translation, by_length, packed
-from chainrule.models.conditional import Effort, ParallelModel, Written
+from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput
 
 
 @torch.inference_mode()
@@ -28,23 +28,23 @@ def write(
 
     What a source gives does not depend on those beside it.
     """
-    effort = effort_of(model, search)
+    budget = effort_of(model, search)
     found: list[list[Translation]] = [[] for _ in sources]
-    for rows in by_length([len(source) for source in sources], batch, TOKENS_AT_ONCE // effort.lengths):
-        written = model.write(packed([sources[row] for row in rows], model), effort, eos=eos, suppress=suppress)
+    for rows in by_length([len(source) for source in sources], batch, TOKENS_AT_ONCE // budget.lengths):
+        written = model.generate(packed([sources[row] for row in rows], model), budget, eos=eos, suppress=suppress)
         for row, one in zip(rows, written, strict=True):
             found[row] = [_translation(one, eos)]
     return found
 
 
-def effort_of(model: ParallelModel, search: Search) -> Effort:
+def effort_of(model: ParallelModel, search: Search) -> DecodingBudget:
     """What the search allows, or what is usual for the model."""
-    usual = model.usual
+    usual = model.default_budget
     beam = search.beam if usual.beam > 1 else 1
-    return Effort(search.passes or usual.passes, search.length_candidates or usual.lengths, beam)
+    return DecodingBudget(search.passes or usual.passes, search.length_candidates or usual.lengths, beam)
 
 
-def _translation(written: Written, eos: int) -> Translation:
+def _translation(written: ParallelOutput, eos: int) -> Translation:
     """What stands after the first EOS means nothing."""
     ids, ended = written.ids, eos in written.ids
     return Translation(

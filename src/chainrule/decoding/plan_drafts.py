@@ -1,4 +1,4 @@
-"""Guesses of a model for itself: what it has planned before it began to write."""
+"""GreedyDrafts of a model for itself: what it has planned before it began to write."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from chainrule.decoding.drafts import Drafter, Pick, Text
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel
-from chainrule.models.capabilities import Plans
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.capabilities import BlockPredictor
 from chainrule.types import Sequences
 
 
 class Planned(NamedTuple):
-    """What is foreseen of one text."""
+    """What is lookahead_logits of one text."""
 
     vectors: Tensor  # (P, D)
     first: int  # the position of the first of them
@@ -33,12 +33,12 @@ class PlanDrafter(Drafter):
     """
 
     def __init__(self, model: AutoregressiveModel) -> None:
-        if not isinstance(model, Plans):
+        if not isinstance(model, BlockPredictor):
             raise DecodingError(
                 f"{type(model).__name__} plans nothing ahead; draft with a run of hybrid, or with another drafter"
             )
         self.model = model
-        self.plans: Plans = model
+        self.plans: BlockPredictor = model
         self._source: Sequences | None = None
         self._known: dict[int, Planned] = {}  # by owner
 
@@ -63,7 +63,7 @@ class PlanDrafter(Drafter):
         for row, (plan, (_, ids), room) in enumerate(zip(known, texts, rooms, strict=True)):
             begin = len(ids) - plan.first
             vectors[row, : min(room, count)] = plan.vectors[begin : begin + min(room, count)]
-        logits = self.plans.foreseen(vectors)  # (B, count, V)
+        logits = self.plans.lookahead_logits(vectors)  # (B, count, V)
         guesses = torch.stack([pick(logits[:, place]) for place in range(count)], dim=1).tolist()
         return [row[:room] for row, room in zip(guesses, rooms, strict=True)]
 
@@ -77,6 +77,6 @@ class PlanDrafter(Drafter):
         if source is not None:
             rows = torch.tensor([text.owner for text in texts], device=source.ids.device)
             source = Sequences(source.ids[rows], source.lengths[rows])
-        vectors, firsts, ends = self.plans.foresee(source, [text.ids for text in texts])
+        vectors, firsts, ends = self.plans.lookahead(source, [text.ids for text in texts])
         for text, plan, first, end in zip(texts, vectors, firsts, ends, strict=True):
             self._known[text.owner] = Planned(plan, first, end)

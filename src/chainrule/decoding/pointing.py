@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.models.base import AutoregressiveModel
+from chainrule.interface.base import AutoregressiveModel
 from chainrule.types import Sequences, select
 
 

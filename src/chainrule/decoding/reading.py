@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chainrule.models.base import AutoregressiveModel
-from chainrule.models.capabilities import Rewindable
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.capabilities import Rewindable
 from chainrule.types import Sequences, State, Step, map_state, merge, select
 
 PREFILL_LOGITS = 1 << 24

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from chainrule.compose.composite import reads_backwards
 from chainrule.decoding.copying import copied, surfaces
 from chainrule.decoding.drafts import Drafter
 from chainrule.decoding.parallel import write
 from chainrule.decoding.translation import Search, Translation, attention, log_probs, source_context, translate
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel
-from chainrule.models.conditional import ParallelModel
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.capabilities import is_right_to_left
+from chainrule.interface.conditional import ParallelModel
 from chainrule.tokenizers import Tokenizer
 
 LONGEST = 1000  # source tokens; a longer line is no sentence
@@ -131,7 +131,7 @@ class Translator:
         """What each token of the target looked at."""
         source_ids, target_ids = self.encode_source(source), self.encode_target(target)
         [weights] = attention(self.model, [source_ids], [target_ids])
-        if reads_backwards(self.model):
+        if is_right_to_left(self.model):
             weights = weights[[*range(len(target_ids) - 2, -1, -1), len(target_ids) - 1]]
             target_ids = [*target_ids[-2::-1], target_ids[-1]]
         return Alignment(self.source_tokenizer.pieces(source_ids), self.tokenizer.pieces(target_ids), weights)
@@ -156,12 +156,12 @@ class Translator:
         found = []
         for one, weights in zip(translations, maps, strict=True):
             ids = self._in_reading_order(one.ids)
-            rows = weights[: len(ids)].flip(0) if reads_backwards(self.model) else weights
+            rows = weights[: len(ids)].flip(0) if is_right_to_left(self.model) else weights
             found.append(copied(self.tokenizer.pieces(ids), [token == unknown for token in ids], parts, rows))
         return found
 
     def _in_reading_order(self, ids: list[int]) -> list[int]:
-        return ids[::-1] if reads_backwards(self.model) else ids
+        return ids[::-1] if is_right_to_left(self.model) else ids
 
     def _suppressed(self, copy_unknown: bool) -> list[int]:
         """An unknown token is no text, unless something is to take its place; nor are ids beyond the tokenizer's."""

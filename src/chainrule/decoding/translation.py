@@ -27,9 +27,9 @@ from chainrule.decoding.ranking import NORMALISERS, coverage
 from chainrule.decoding.reading import PREFILL_LOGITS
 from chainrule.decoding.speculative import Pace
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel, DensityModel
-from chainrule.models.conditional import Conditional, HasAttention, ParallelModel
-from chainrule.models.shortlist import Shortlists
+from chainrule.interface.base import AutoregressiveModel, DensityModel
+from chainrule.interface.conditional import Conditional, HasAttention, ParallelModel
+from chainrule.nn.shortlist import Shortlists
 from chainrule.types import Batch, Sequences
 
 TOKENS_AT_ONCE = 8192

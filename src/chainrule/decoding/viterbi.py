@@ -18,14 +18,14 @@ import torch.nn.functional as F
 
 from chainrule.decoding.generate import Generation
 from chainrule.errors import DecodingError
-from chainrule.models.base import AutoregressiveModel
+from chainrule.interface.base import AutoregressiveModel
 from chainrule.types import Sequences, select
 
 
 @torch.inference_mode()
 def viterbi(model: AutoregressiveModel, lengths: Sequence[int], *, source: Sequences | None = None) -> list[Generation]:
     """The likeliest sequence of each length, given the source of the same row where the model has sources."""
-    if model.reach is None or model.reach > 1:
+    if model.receptive_field is None or model.receptive_field > 1:
         raise DecodingError(
             "Viterbi's search is exact where a token depends on the one before it alone, and here it depends on more; "
             "search with a beam, or train with model.order=1"

@@ -33,8 +33,8 @@ from chainrule.config import Settings
 from chainrule.data.corpus import Corpus
 from chainrule.decoding.translation import by_length
 from chainrule.errors import ConfigError, DataError
-from chainrule.models.base import AutoregressiveModel, DensityModel, NeuralModel
-from chainrule.models.conditional import Conditional, ParallelModel
+from chainrule.interface.base import AutoregressiveModel, DensityModel, NeuralModel
+from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.types import Batch, Sequences
 
 LOGITS_AT_ONCE = 1 << 22  # numbers in one piece of logits; bounds the memory of scoring

@@ -16,7 +16,7 @@ from chainrule.config import Settings
 from chainrule.data.batching import cut_documents
 from chainrule.data.corpus import Corpus
 from chainrule.errors import DataError
-from chainrule.models.base import OwnObjective
+from chainrule.interface.base import OwnObjective
 from chainrule.types import Batch, Sequences
 
 TOKENS_AT_ONCE = 4096
@@ -59,7 +59,7 @@ def objective_score(
         batch = Batch(texts).to(model.device)
         with torch.random.fork_rng():
             torch.manual_seed(seed + number)
-            chance = model.chance(batch)
+            chance = model.draw_noise(batch)
         total += float(model.loss(batch, chance))
         count += int(texts.lengths.sum())
         if progress is not None:

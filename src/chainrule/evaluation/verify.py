@@ -22,8 +22,8 @@ from torch.overrides import TorchFunctionMode
 
 from chainrule.decoding import Sampling, beam_search, generate
 from chainrule.errors import ChainruleError
-from chainrule.models.base import AutoregressiveModel, Model, Recomputed
-from chainrule.models.conditional import Conditional
+from chainrule.interface.base import AutoregressiveModel, Model, Recomputed
+from chainrule.interface.conditional import Conditional
 from chainrule.training.checkpoint import RunFolder
 from chainrule.types import Batch, Sequences, State, Step, merge, select
 

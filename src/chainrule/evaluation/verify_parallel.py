@@ -24,7 +24,7 @@ from chainrule.evaluation.verify import (
     require_close,
     saved_and_read,
 )
-from chainrule.models.conditional import Effort, ParallelModel, Written
+from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput
 from chainrule.types import Batch, Sequences
 
 EOS = 0
@@ -62,19 +62,19 @@ class ParallelSubject:
         chosen = torch.tensor(list(rows), device=self.model.device)
         return Batch(*(Sequences(side.ids[chosen], side.lengths[chosen]) for side in (self.batch.target, self.source)))
 
-    def efforts(self) -> list[Effort]:
+    def efforts(self) -> list[DecodingBudget]:
         """As little as possible, and what is usual."""
-        return list(dict.fromkeys([Effort(), self.model.usual]))
+        return list(dict.fromkeys([DecodingBudget(), self.model.default_budget]))
 
-    def write(self, source: Sequences | None, effort: Effort) -> list[Written]:
+    def generate(self, source: Sequences | None, budget: DecodingBudget) -> list[ParallelOutput]:
         assert source is not None
-        return self.model.write(source, effort, eos=EOS)
+        return self.model.generate(source, budget, eos=EOS)
 
 
 ParallelCheck = Callable[[ParallelSubject], None]
 
 
-def require_same(found: list[Written], expected: list[Written], message: str) -> None:
+def require_same(found: list[ParallelOutput], expected: list[ParallelOutput], message: str) -> None:
     """Equal tokens, and equal numbers but for rounding."""
     for one, other in zip(found, expected, strict=True):
         require(one.ids == other.ids, f"{message}: {one.ids} and {other.ids}")
@@ -111,8 +111,10 @@ def padding_does_not_matter(subject: ParallelSubject) -> None:
     for ids, what in ((noise, "what stands in the padding of a source"), (wider, "more padding of a source")):
         padded = Sequences(ids, source.lengths)
         require_close(model.log_prob(Batch(target, padded)), expected, f"{what} changes the score")
-        for effort in subject.efforts():
-            require_same(subject.write(padded, effort), subject.write(source, effort), f"{what} changes the target")
+        for budget in subject.efforts():
+            require_same(
+                subject.generate(padded, budget), subject.generate(source, budget), f"{what} changes the target"
+            )
 
 
 @torch.no_grad()
@@ -120,15 +122,15 @@ def rows_do_not_see_each_other(subject: ParallelSubject) -> None:
     """A row alone is scored and written as in a batch, in any order of rows."""
     model, expected = subject.model, subject.model.log_prob(subject.batch)
     backwards = list(range(subject.rows - 1, -1, -1))
-    for effort in subject.efforts():
-        written = subject.write(subject.source, effort)
+    for budget in subject.efforts():
+        written = subject.generate(subject.source, budget)
         for rows in (*([row] for row in range(subject.rows)), backwards):
             pairs = subject.pairs(rows)
             assert pairs.source is not None
             source = _narrow(pairs.source)
             found = model.log_prob(Batch(_narrow(pairs.target), source))
             require_close(found, expected[rows], "a row scores differently with other rows beside it")
-            again = subject.write(source, effort)
+            again = subject.generate(source, budget)
             require_same(again, [written[row] for row in rows], "a row is written differently with others beside it")
 
 
@@ -140,7 +142,7 @@ def _narrow(sequences: Sequences) -> Sequences:
 @torch.no_grad()
 def what_is_written_is_as_likely_as_it_says(subject: ParallelSubject) -> None:
     """In one pass, the choices that were made are among the ways to write the target: it is at least as likely."""
-    for row, written in enumerate(subject.write(subject.source, Effort())):
+    for row, written in enumerate(subject.generate(subject.source, DecodingBudget())):
         if not written.ids:
             continue
         pairs = subject.pairs([row])
@@ -154,10 +156,10 @@ def suppressed_tokens_are_never_written(subject: ParallelSubject) -> None:
     """Nor any that were likeliest before."""
     if subject.model.vocabulary < 3:
         raise NotApplicable("with two tokens there is nothing to choose from")
-    effort = subject.model.usual
-    written = {token for one in subject.write(subject.source, effort) for token in one.ids}
+    budget = subject.model.default_budget
+    written = {token for one in subject.generate(subject.source, budget) for token in one.ids}
     banned = sorted(written)[: subject.model.vocabulary - 1]
-    again = subject.model.write(subject.source, effort, eos=EOS, suppress=banned)
+    again = subject.model.generate(subject.source, budget, eos=EOS, suppress=banned)
     require(not any(token in banned for one in again for token in one.ids), "a suppressed token was written")
 
 
@@ -182,9 +184,9 @@ def saving_keeps_every_bit(subject: ParallelSubject) -> None:
     require(
         torch.equal(blank.log_prob(subject.batch), expected), "a model that was saved and loaded scores differently"
     )
-    effort = model.usual
-    again = blank.write(subject.source, effort, eos=EOS)
-    require(again == subject.write(subject.source, effort), "a model that was saved and loaded writes differently")
+    budget = model.default_budget
+    again = blank.generate(subject.source, budget, eos=EOS)
+    require(again == subject.generate(subject.source, budget), "a model that was saved and loaded writes differently")
 
 
 PARALLEL_CHECKS: Mapping[str, ParallelCheck] = {

@@ -12,8 +12,8 @@ from chainrule.decoding.drafts import Drafter
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.translation import corpus_scores, metrics
 from chainrule.frontier.task import Output, Quality, Task, Way, distinct_names, run_identity, runs_fact
-from chainrule.models.capabilities import Plans
-from chainrule.models.conditional import ParallelModel
+from chainrule.interface.capabilities import BlockPredictor
+from chainrule.interface.conditional import ParallelModel
 from chainrule.models.hybrid_regressive import HybridRegressive
 from chainrule.runs import TranslationRun
 
@@ -114,13 +114,13 @@ class Translating(Task):
         if isinstance(model, HybridRegressive):
             yield f"every {ordinal(model.config.every)} token", Search(), None
         elif isinstance(model, ParallelModel):
-            for count in passes if model.usual.passes > 1 else [1]:
+            for count in passes if model.default_budget.passes > 1 else [1]:
                 yield f"{count} pass{'es' if count > 1 else ''}", Search(passes=count, beam=1), None
-            if self.beam > 1 and model.usual.beam > 1:
+            if self.beam > 1 and model.default_budget.beam > 1:
                 yield f"1 pass, beam {self.beam}", Search(beam=self.beam), None
         else:
             yield GREEDY, Search(beam=1), None
-            if isinstance(model, Plans):
+            if isinstance(model, BlockPredictor):
                 yield "speculative", Search(beam=1), "self"
             if self.draft is not None:
                 yield f"draft {self.draft.path.name}", Search(beam=1), self.draft

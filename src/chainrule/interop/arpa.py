@@ -21,8 +21,8 @@ from torch import Tensor
 
 from chainrule.errors import DataError
 from chainrule.files import whole_file
-from chainrule.models.backoff import Table, find
 from chainrule.models.ngram import NGram, NGramConfig
+from chainrule.nn.backoff import Table, find
 
 EOS, UNKNOWN = "<eos>", "<unk>"
 RESERVED = ("<s>", "</s>", "<unk>")

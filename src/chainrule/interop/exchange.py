@@ -11,12 +11,12 @@ import torch
 from chainrule.errors import ConfigError, RunError
 from chainrule.features.folders import read_config
 from chainrule.files import write_whole
+from chainrule.interface.base import Model
 from chainrule.interop.arpa import read_arpa, write_arpa
 from chainrule.interop.bert import bert_tokenizer, read_bert, write_bert
 from chainrule.interop.huggingface import read_gpt2, write_gpt2
 from chainrule.interop.tokenizers import as_huggingface
 from chainrule.interop.word2vec import named_vectors, read_word2vec, write_word2vec
-from chainrule.models.base import Model
 from chainrule.models.bert import BERT
 from chainrule.models.gpt import GPT
 from chainrule.models.ngram import NGram

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from chainrule.compose import kind
 from chainrule.config import RunConfig
 from chainrule.data.corpus import prepare
 from chainrule.data.image_files import is_images
@@ -13,6 +12,10 @@ from chainrule.data.images import prepare_images
 from chainrule.data.parallel import PairTokenizers, Rewrite, prepare_pairs
 from chainrule.distillation import distilled
 from chainrule.errors import ConfigError
+from chainrule.families import family as family_named
+from chainrule.interface.base import Model, OwnObjective
+from chainrule.interface.capabilities import Cloze, Infills
+from chainrule.interface.conditional import Conditional
 from chainrule.material.base import HeldOut, Lessons, Material, score_splits
 from chainrule.material.encoders import ClozeMaterial, EncoderMaterial
 from chainrule.material.images import ImageMaterial
@@ -23,9 +26,6 @@ from chainrule.material.spans import SpanMaterial
 from chainrule.material.tags import TagMaterial
 from chainrule.material.text import OneText, TextMaterial, text_splits
 from chainrule.material.words import WordMaterial
-from chainrule.models.base import Model, OwnObjective
-from chainrule.models.capabilities import Cloze, Infills
-from chainrule.models.conditional import Conditional
 from chainrule.models.word2vec import Word2Vec
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Reporter
@@ -52,7 +52,7 @@ OF_EXAMPLES: dict[str, type[LabelMaterial | TagMaterial | ReadingMaterial]] = {
 
 def open_material(config: RunConfig, reporter: Reporter, *, stored: RunFolder | None = None) -> Material:
     """Prepare what the family learns from; a run that goes on has its vocabularies already."""
-    family = kind(config.family)
+    family = family_named(config.family)
     if is_images(config.data.train):
         return ImageMaterial(prepare_images(config.data, reporter.preparing), config)
     if family.task == "image":
@@ -89,7 +89,7 @@ def _open_text(config: RunConfig, reporter: Reporter, stored: RunFolder | None) 
         tokenizer=None if stored is None else stored.tokenizer(),
         progress=reporter.preparing,
     )
-    return _of_one_text(kind(config.family))(prepared, config)
+    return _of_one_text(family_named(config.family))(prepared, config)
 
 
 def _of_one_text(family: type[Model]) -> type[OneText]:

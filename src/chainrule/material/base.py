@@ -10,7 +10,7 @@ from chainrule.config import DataConfig, RunConfig, TrainConfig
 from chainrule.data.batching import Feed
 from chainrule.data.corpus import Corpus
 from chainrule.evaluation.likelihood import protocol_for, score
-from chainrule.models.base import DensityModel, Trainable
+from chainrule.interface.base import DensityModel, Trainable
 from chainrule.runs import Run
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
@@ -69,12 +69,12 @@ class Material(ABC):
         """Figures of the model at each validation, beyond its likelihood."""
 
     @abstractmethod
-    def turned(self) -> Self:
+    def reversed(self) -> Self:
         """For a model that reads from the end to the start."""
 
-    def lay_out(self, folder: RunFolder, config: RunConfig) -> None:
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
         """Write what stands before the first step."""
-        folder.lay_out(config, self.tokenizer, self.source_tokenizer)
+        folder.create(config, self.tokenizer, self.source_tokenizer)
 
     def validate(self, model: Trainable, settings: TrainConfig) -> float:
         """A quick look while training: a part of the validation data, read in parallel, windows without overlap."""

@@ -9,9 +9,9 @@ from chainrule.data.batching import Documents, Feed, Windows
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError
 from chainrule.evaluation.objective import objective_score
+from chainrule.interface.base import Model, OwnObjective, Trainable
 from chainrule.material.base import Lessons
 from chainrule.material.text import OneText
-from chainrule.models.base import Model, OwnObjective, Trainable
 from chainrule.runs import Run
 from chainrule.tokenizers.huggingface import HuggingFace
 from chainrule.training.learner import WholeSequences

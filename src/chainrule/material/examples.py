@@ -14,11 +14,11 @@ from chainrule.data.batching import Pairs
 from chainrule.data.corpus import Tokens
 from chainrule.data.parallel import PairedCorpus
 from chainrule.errors import ConfigError
+from chainrule.features.encoders import EmbedderVectors
+from chainrule.interface.base import Trainable
+from chainrule.interface.capabilities import FitsStatistics
+from chainrule.interface.conditional import Conditional
 from chainrule.material.base import HeldOut, Lessons, Material
-from chainrule.models.base import Trainable
-from chainrule.models.capabilities import Prepares
-from chainrule.models.conditional import Conditional
-from chainrule.models.encoders import EmbedderVectors
 from chainrule.runs import Run
 from chainrule.tokenizers import Tokenizer
 from chainrule.tokenizers.huggingface import HuggingFace
@@ -57,8 +57,10 @@ class ExampleMaterial(Material):
         assert isinstance(model, Conditional)
         if self.embedder:
             take_encoder(model, config.model["encoder_run"])
-        if isinstance(model, Prepares):
-            model.prepare(self._sources(model.source_context), partial(reporter.preparing, "features of the texts"))
+        if isinstance(model, FitsStatistics):
+            train, *held_out = (self._cut(pairs, model.source_context) for pairs in (self.train, *self.splits.values()))
+            progress = partial(reporter.preparing, "features of the texts")
+            model.fit_statistics(train, held_out=chain.from_iterable(held_out), progress=progress)
         feed = Pairs(self.train, config.train.batch_tokens, config.seed, longest=(model.source_context, model.context))
         if feed.left_out:
             reporter.note(
@@ -67,10 +69,9 @@ class ExampleMaterial(Material):
             )
         return Lessons(feed, WholeSequences)
 
-    def _sources(self, limit: int | None) -> Iterable[Tokens]:
-        """All texts that training and validation will read."""
-        texts = chain(self.train.source.documents(), *(pairs.source.documents() for pairs in self.splits.values()))
-        return (text[:limit] for text in texts)
+    def _cut(self, pairs: PairedCorpus, limit: int | None) -> Iterable[tuple[Tokens, Tokens]]:
+        """Pairs with as much of each source as the model can read."""
+        return ((source[:limit], target) for source, target in pairs.ids())
 
     @abstractmethod
     def compare(self, run: Run, split: str, progress: Callable[[float], None]) -> Settings:
@@ -85,7 +86,7 @@ class ExampleMaterial(Material):
                 reporter.end()
             run.keep_score(result, pairs.target, self.held_out[split].name, split=split)
 
-    def turned(self) -> NoReturn:
+    def reversed(self) -> NoReturn:
         raise ConfigError("labels, tags and answers are not read from their end; leave out the direction")
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, final
 
-from chainrule.compose import kind
-from chainrule.config import DataConfig, ImageForm, RunConfig
+from chainrule.config import DataConfig, ImageForm, RasterConfig, RunConfig
 from chainrule.data.batching import Documents, Pairs
 from chainrule.data.corpus import Corpus
 from chainrule.data.images import ImageCorpus, PreparedImages
 from chainrule.data.parallel import PairedCorpus
 from chainrule.errors import ConfigError, DataError
+from chainrule.families import family as family_named
+from chainrule.interface.base import AutoregressiveModel, Model, NeuralModel, Trainable
+from chainrule.interface.conditional import Conditional
 from chainrule.material.base import HeldOut, Lessons, Material
-from chainrule.models.base import AutoregressiveModel, Model, NeuralModel, Trainable
-from chainrule.models.conditional import Conditional
-from chainrule.models.raster import RasterConfig
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Record, Reporter
@@ -43,7 +42,7 @@ class ImageMaterial(Material):
     unit: ClassVar[str] = "dim"
 
     def __init__(self, prepared: PreparedImages, config: RunConfig) -> None:
-        family = kind(config.family)
+        family = family_named(config.family)
         if not issubclass(family, AutoregressiveModel) or family.task not in TASKS:
             raise ConfigError(
                 f"{config.family} cannot predict an image value by value; choose another, such as pixelcnn"
@@ -80,8 +79,8 @@ class ImageMaterial(Material):
     def settings(self, config: DataConfig) -> DataConfig:
         return self._prepared.config
 
-    def lay_out(self, folder: RunFolder, config: RunConfig) -> None:
-        folder.lay_out(config)
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
+        folder.create(config)
 
     def lessons(self, model: Trainable, config: RunConfig, reporter: Reporter) -> Lessons:
         assert isinstance(model, NeuralModel)
@@ -94,5 +93,5 @@ class ImageMaterial(Material):
     def measure(self, model: Trainable, config: RunConfig) -> Callable[[], Record]:
         return dict
 
-    def turned(self) -> ImageMaterial:
+    def reversed(self) -> ImageMaterial:
         raise ConfigError("images are read from the top left to the bottom right; choose a model that reads forwards")

@@ -10,10 +10,10 @@ from chainrule.data.examples import PreparedExamples, shortened
 from chainrule.data.labelled import prepare_labelled
 from chainrule.evaluation.labels import LabelScore
 from chainrule.evaluation.likelihood import protocol_for, surprisals
+from chainrule.interface.base import AutoregressiveModel, Trainable
+from chainrule.interface.conditional import Conditional
 from chainrule.material.base import Lessons
 from chainrule.material.examples import ExampleMaterial, embedder_settings, encoder_tokenizer
-from chainrule.models.base import AutoregressiveModel, Trainable
-from chainrule.models.conditional import Conditional
 from chainrule.runs import LabelRun, Run
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Record, Reporter

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import final
 
-from chainrule.compose.reverse import turned_corpus
+from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Pairs
 from chainrule.data.parallel import PairedCorpus, PreparedPairs
@@ -15,10 +15,10 @@ from chainrule.decoding.sentences import Translator
 from chainrule.decoding.translation import Search
 from chainrule.errors import ConfigError, MissingExtra
 from chainrule.evaluation.translation import corpus_scores
+from chainrule.interface.base import NeuralModel, Trainable
+from chainrule.interface.capabilities import FitsStatistics
+from chainrule.interface.conditional import Conditional, EmbeddingConfig, ParallelModel
 from chainrule.material.base import HeldOut, Lessons, Material
-from chainrule.models.base import NeuralModel, Trainable
-from chainrule.models.conditional import Conditional, EmbeddingConfig, ParallelModel
-from chainrule.models.shortlist import Surveys
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
@@ -53,15 +53,15 @@ class PairMaterial(Material):
         language = config.target_language or self._prepared.languages.target or None
         return config.model_copy(update={"unit": "documents", "target_language": language})
 
-    def lay_out(self, folder: RunFolder, config: RunConfig) -> None:
-        super().lay_out(folder, config)
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
+        super().create(folder, config)
         folder.write_cleaning({split: asdict(report) for split, report in self._prepared.reports.items()})
 
     def lessons(self, model: Trainable, config: RunConfig, reporter: Reporter) -> Lessons:
         assert isinstance(model, Conditional)
         self._require_one_vocabulary(model)
-        if isinstance(model, Surveys):
-            model.survey(self._prepared.train.ids())
+        if isinstance(model, FitsStatistics):
+            model.fit_statistics(self._prepared.train.ids())
         feed = Pairs(
             self._prepared.train,
             config.train.batch_tokens,
@@ -107,11 +107,11 @@ class PairMaterial(Material):
 
         return figures
 
-    def turned(self) -> PairMaterial:
+    def reversed(self) -> PairMaterial:
         """Translations are written from their end; sources stay as they are."""
 
         def turn(pairs: PairedCorpus) -> PairedCorpus:
-            return replace(pairs, target=turned_corpus(pairs.target))
+            return replace(pairs, target=reversed_corpus(pairs.target))
 
         test = self._prepared.test
         return PairMaterial(

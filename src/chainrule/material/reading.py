@@ -8,8 +8,8 @@ from typing import Any, final
 from chainrule.config import RunConfig
 from chainrule.data.squad import PreparedQuestions, prepare_squad
 from chainrule.evaluation.reading import ReadingScore
+from chainrule.interface.base import Trainable
 from chainrule.material.examples import ExampleMaterial, embedder_settings, encoder_tokenizer
-from chainrule.models.base import Trainable
 from chainrule.runs import ReadingRun, Run
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Record

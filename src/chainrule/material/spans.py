@@ -13,10 +13,10 @@ from chainrule.data.batching import cut_documents
 from chainrule.data.corpus import Corpus, Prepared, Tokens
 from chainrule.data.permutation import draw
 from chainrule.data.spans import Corrupted, Corruption
+from chainrule.interface.base import Trainable
 from chainrule.material.base import HeldOut, Lessons
 from chainrule.material.encoders import text_feed
 from chainrule.material.text import OneText
-from chainrule.models.base import Trainable
 from chainrule.models.t5 import SENTINELS, T5Config
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Reporter

@@ -15,9 +15,9 @@ from chainrule.data.examples import PreparedExamples
 from chainrule.decoding.beam import beam_search
 from chainrule.decoding.translation import by_length, packed
 from chainrule.evaluation.labels import LabelScore
+from chainrule.interface.base import Trainable
 from chainrule.material.base import Lessons
 from chainrule.material.examples import ExampleMaterial
-from chainrule.models.base import Trainable
 from chainrule.models.tagger import Tagger
 from chainrule.runs import Run, TagRun
 from chainrule.training.checkpoint import RunFolder

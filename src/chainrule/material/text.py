@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self, final
 
-from chainrule.compose.reverse import turned_corpus
+from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Documents, Lanes, Windows
 from chainrule.data.corpus import Corpus, Prepared
 from chainrule.errors import ConfigError
+from chainrule.interface.base import NeuralModel, Trainable
 from chainrule.material.base import HeldOut, Lessons, Material
-from chainrule.models.base import NeuralModel, Trainable
 from chainrule.training.learner import CarriedSegments, WholeSequences
 from chainrule.training.progress import Record, Reporter
 
@@ -41,10 +41,12 @@ class OneText(Material):
     def measure(self, model: Trainable, config: RunConfig) -> Callable[[], Record]:
         return dict
 
-    def turned(self) -> Self:
+    def reversed(self) -> Self:
         train, valid, test = self.prepared.train, self.prepared.valid, self.prepared.test
         prepared = self.prepared._replace(
-            train=turned_corpus(train), valid=turned_corpus(valid), test=None if test is None else turned_corpus(test)
+            train=reversed_corpus(train),
+            valid=reversed_corpus(valid),
+            test=None if test is None else reversed_corpus(test),
         )
         return type(self)(prepared, self.config)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, final
 
 from chainrule.config import RunConfig
+from chainrule.interface.base import Trainable
 from chainrule.material.base import Lessons
 from chainrule.material.encoders import EncoderMaterial
-from chainrule.models.base import Trainable
 from chainrule.models.word2vec import Word2Vec
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Reporter

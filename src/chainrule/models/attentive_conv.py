@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, TokenReadout, readable, shift_right
+from chainrule.interface.base import Advance, readable, shift_right
+from chainrule.interface.capabilities import Embedder
 from chainrule.models.gpt import GPTConfig, ModernBlock
 from chainrule.nn import alone
 from chainrule.nn.alone import Row
@@ -20,7 +21,7 @@ from chainrule.nn.causal_conv import GatedConvolution
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.norms import normalised
 from chainrule.nn.positions import Rotary, Rotation
-from chainrule.nn.tokens import TokenTable
+from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State
 
 
@@ -56,7 +57,7 @@ class AttentiveConvState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class AttentiveConv(TokenReadout):
+class AttentiveConv(TokenReadout, Embedder):
     """Masked self-attention over local convolution features, then a fully connected layer; also an encoder.
 
     With e_t the embedding of the token read at t (BOS first), scaled to length √D, and ∗ a causal convolution,
@@ -91,12 +92,16 @@ class AttentiveConv(TokenReadout):
     def hidden(self, batch: Batch) -> Tensor:
         return self._whole(shift_right(readable(batch.target), self.bos))
 
-    def features(self, sequences: Sequences) -> Tensor:
+    @property
+    def embedding_width(self) -> int:
+        return self.config.width
+
+    def embed(self, texts: Sequences) -> Tensor:
         """(B, T, D): what is known after reading each token, for a classifier or tagger to use.
 
         [:, t] depends on the tokens up to and with t. BOS is read first, so T may be up to the context less one.
         """
-        inputs = F.pad(readable(sequences), (1, 0), value=self.bos)
+        inputs = F.pad(readable(texts), (1, 0), value=self.bos)
         return self._whole(inputs)[:, 1:]
 
     def initial(self, source: Sequences | None, batch_size: int) -> AttentiveConvState:

@@ -9,12 +9,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.models.base import STEP_AFTER_STEP, Advance, TokenReadout, readable, shift_right
-from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
+from chainrule.interface.base import STEP_AFTER_STEP, Advance, readable, shift_right
+from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent_encoder import RecurrentEncoder
-from chainrule.nn.tokens import PairTable
+from chainrule.nn.tokens import PairTable, TokenReadout
 from chainrule.types import Batch, Sequences, State
 
 
@@ -97,13 +97,13 @@ class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
         hidden = self.dropout(torch.stack(steps)).transpose(0, 1)
         return Advance(hidden, before._replace(hidden=steps[-1]))
 
-    def _write(self, tokens: Tensor, state: AutoregressiveTransformerState) -> Written:
+    def _write(self, tokens: Tensor, state: AutoregressiveTransformerState) -> DecodedSteps:
         """One step after another, since each looks where the one before it has been looking."""
         embedded = self.dropout(self.tokens.embed(tokens.t()))  # (K, B, D)
         from_tokens = self.score_token(embedded)  # (K, B, A)
         padding = padding_bias(state.lengths, state.keys.shape[1], state.keys.dtype)
         hidden = state.hidden
-        written = Written([], [])
+        written = DecodedSteps([], [])
         for read, from_token in zip(embedded, from_tokens, strict=True):
             query = from_token + self.score_hidden(hidden)  # (B, A)
             scores = (state.keys + query[:, None]).relu_() @ self.score_weight  # (B, S)
@@ -115,7 +115,7 @@ class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
         return written
 
 
-class Written(NamedTuple):
+class DecodedSteps(NamedTuple):
     """What each step of a chunk came to, and where it looked."""
 
     hidden: list[Tensor]  # (B, D) each

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError
-from chainrule.models.base import OwnObjective, readable
-from chainrule.models.capabilities import Cloze, Layered
+from chainrule.interface.base import OwnObjective, readable
+from chainrule.interface.capabilities import Cloze, Layered
 from chainrule.nn.attention import require_heads
 from chainrule.nn.linear import Projection
 from chainrule.nn.masking import first
@@ -136,7 +136,7 @@ class BERT(OwnObjective, Layered, Cloze):
         yield from (self.body.words, self.body.positions, self.body.texts)
 
     @torch.no_grad()
-    def expect(self, log_frequencies: Tensor) -> None:
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
         self._head.bias.copy_(log_frequencies)
 
     def embed(self, texts: Sequences) -> Tensor:
@@ -151,7 +151,7 @@ class BERT(OwnObjective, Layered, Cloze):
         shown = readable(texts).masked_fill(hidden, self.special.mask)
         return self._readout(self._read(texts, shown)[hidden])
 
-    def chance(self, batch: Batch) -> Tensor:
+    def draw_noise(self, batch: Batch) -> Tensor:
         rows, width = batch.target.ids.shape
         return torch.rand(rows, 3 * width, device=self.device)
 

@@ -10,12 +10,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, TokenReadout, readable, shift_right
+from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.nn import alone
 from chainrule.nn.causal_conv import GatedConvolution
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.norms import normalised
-from chainrule.nn.tokens import TokenTable
+from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State
 
 
@@ -77,7 +77,7 @@ class CausalConv(TokenReadout):
         self.dropout = Dropout(config.dropout)
 
     @property
-    def reach(self) -> int:
+    def receptive_field(self) -> int:
         return self.config.receptive_field
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
@@ -11,11 +12,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.data.counting import Progress
+from chainrule.features.encoders import EncoderConfig, build_encoder, completed
 from chainrule.features.stored import Row
-from chainrule.models.base import Advance, Table, TabledReadout
-from chainrule.models.capabilities import Prepares
-from chainrule.models.conditional import Conditional, HasAttention
-from chainrule.models.encoders import EncoderConfig, build_encoder, completed
+from chainrule.interface.base import Advance, Table, TabledReadout
+from chainrule.interface.capabilities import FitsStatistics, TokenPairs
+from chainrule.interface.conditional import Conditional, HasAttention
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.pooling import AttentionPooling
 from chainrule.types import Batch, Sequences, State
@@ -41,7 +42,7 @@ class ClassifierState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class Classifier(Conditional, Prepares, HasAttention, TabledReadout):
+class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
     """P(label | text): an encoder of your choice, attention pooling, an MLP.
 
     A label is a target of one token, so a classifier is the shortest product that the chain rule makes. With m the
@@ -110,8 +111,12 @@ class Classifier(Conditional, Prepares, HasAttention, TabledReadout):
         weights = self.pooling.weights(self.encoder(source), source.mask).mean(1, keepdim=True)
         return weights.expand(-1, batch.target.ids.shape[1], -1)
 
-    def prepare(self, sources: Iterable[Row], progress: Progress | None = None) -> None:
-        self.encoder.prepare(sources, progress)
+    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
+        self.precompute((source for source, _ in chain(train, held_out)), progress)
+
+    def precompute(self, sources: Iterable[Row], progress: Progress | None = None) -> None:
+        """Compute the output of a frozen encoder for these sources once; later reads find it in the cache."""
+        self.encoder.precompute(sources, progress)
 
     def _read(self, source: Sequences) -> Tensor:
         """(B, S) to (B, D)."""

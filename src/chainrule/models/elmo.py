@@ -26,11 +26,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import STEP_AFTER_STEP, OwnObjective, readable
-from chainrule.models.capabilities import Layered
+from chainrule.interface.base import STEP_AFTER_STEP, OwnObjective, readable
+from chainrule.interface.capabilities import Layered
 from chainrule.nn.dropout import VariationalDropout
+from chainrule.nn.pooling import ScalarMix
 from chainrule.nn.recurrent import CELLS, Cell, RecurrentLayer
-from chainrule.nn.recurrent_encoder import turned_round
+from chainrule.nn.recurrent_encoder import reversed_rows
 from chainrule.nn.tokens import TokenTable
 from chainrule.types import Batch, Sequences
 
@@ -65,19 +66,6 @@ class Direction(nn.Module):
         return torch.stack(found)
 
 
-class ScalarMix(nn.Module):
-    """γ Σ_l softmax(w)_l x_l."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(layers))
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, layers: Tensor) -> Tensor:
-        """(L, ...) to (...)."""
-        return self.scale * torch.einsum("l,l...->...", self.weights.softmax(0), layers)
-
-
 class Read(NamedTuple):
     """A text as one direction sees it."""
 
@@ -101,7 +89,7 @@ class ELMo(OwnObjective, Layered):
         super().__init__(config)
         self.tokens = TokenTable(config.vocabulary, config.width, unspoken=2, tied=True)
         self.forwards = Direction(config)
-        self.backwards = Direction(config)
+        self.right_to_left = Direction(config)
         self.mix = ScalarMix(config.layers + 1)
 
     @property
@@ -112,7 +100,7 @@ class ELMo(OwnObjective, Layered):
         yield from self.tokens.tables()
 
     @torch.no_grad()
-    def expect(self, log_frequencies: Tensor) -> None:
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
         self.tokens.bias.copy_(log_frequencies)
 
     def embed(self, texts: Sequences) -> Tensor:
@@ -128,7 +116,7 @@ class ELMo(OwnObjective, Layered):
         own = self.tokens.embed(ids)
         return torch.cat([torch.cat([own, own], -1)[None], contextual.transpose(1, 2)])
 
-    def chance(self, batch: Batch) -> Tensor:
+    def draw_noise(self, batch: Batch) -> Tensor:
         """Nothing is random about its loss."""
         return torch.zeros(len(batch.target.ids), 0, device=self.device)
 
@@ -156,7 +144,7 @@ class ELMo(OwnObjective, Layered):
         turned = ids.gather(1, _turned(texts))
         return (
             Read(ids, self._states(self.forwards, ids, self.vocabulary)),
-            Read(turned, self._states(self.backwards, turned, self.vocabulary + 1)),
+            Read(turned, self._states(self.right_to_left, turned, self.vocabulary + 1)),
         )
 
     def _states(self, direction: Direction, ids: Tensor, start: int) -> Tensor:
@@ -166,4 +154,4 @@ class ELMo(OwnObjective, Layered):
 
 def _turned(texts: Sequences) -> Tensor:
     """(B, T): where each token is found when every row is read from its end."""
-    return turned_round(texts.lengths, texts.ids.shape[1])[..., 0].t()
+    return reversed_rows(texts.lengths, texts.ids.shape[1])[..., 0].t()

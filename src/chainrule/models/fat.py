@@ -37,11 +37,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import Settings
+from chainrule.data.counting import Progress
 from chainrule.errors import ConfigError
-from chainrule.models.base import Advance, TokenReadout, readable, shift_right
-from chainrule.models.capabilities import Directed
-from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.models.shortlist import Pairs, Shortlist, Shortlisted, Shortlists, Surveys, partners_of
+from chainrule.interface.base import Advance, readable, shift_right
+from chainrule.interface.capabilities import Directed, FitsStatistics, TokenPairs
+from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn import alone, slow_attention
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
@@ -51,7 +51,8 @@ from chainrule.nn.linear import inward, outward
 from chainrule.nn.norms import normalised
 from chainrule.nn.positions import sinusoids
 from chainrule.nn.scan import scan
-from chainrule.nn.tokens import PairTable
+from chainrule.nn.shortlist import Shortlist, Shortlisted, Shortlists, partners_of
+from chainrule.nn.tokens import PairTable, TokenReadout
 from chainrule.types import Batch, Sequences, State
 
 
@@ -137,7 +138,7 @@ class Kept(NamedTuple):
     lengths: Tensor  # (B,)
 
 
-class FAT(Conditional, HasAttention, Directed, Surveys, Shortlists, TokenReadout):
+class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, TokenReadout):
     """Fast Autoregressive Transformer: trains on whole targets at once, decodes with one vector of memory a layer."""
 
     Config = FATConfig
@@ -166,7 +167,7 @@ class FAT(Conditional, HasAttention, Directed, Surveys, Shortlists, TokenReadout
         return self.config.context
 
     @property
-    def backwards(self) -> bool:
+    def right_to_left(self) -> bool:
         return self.config.direction == "right_to_left"
 
     def tables(self) -> Iterator[nn.Parameter]:
@@ -175,12 +176,12 @@ class FAT(Conditional, HasAttention, Directed, Surveys, Shortlists, TokenReadout
 
     # What is rare
 
-    def survey(self, pairs: Pairs) -> None:
+    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
         """Count the words of both sides, as far as the settings ask for it."""
         config = self.config
         if not config.skip.threshold and self.shortlist is None:
             return
-        seen = list(pairs)
+        seen = list(train)
         self.set_source_frequency(_counts((source for source, _ in seen), config.source_vocabulary))
         if self.shortlist is not None:
             rare = _counts((target for _, target in seen), config.vocabulary) < config.rare_below
@@ -238,7 +239,7 @@ class FAT(Conditional, HasAttention, Directed, Surveys, Shortlists, TokenReadout
             lengths = kept.sum(1)
             places = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(lengths.max())]
             ids = ids.gather(1, places)
-        positions = (given.lengths[:, None] - 1 - places).clamp_min_(0) if self.backwards else places
+        positions = (given.lengths[:, None] - 1 - places).clamp_min_(0) if self.right_to_left else places
         return Kept(ids, places, positions, lengths)
 
     def _read(self, kept: Kept) -> Source:

@@ -10,14 +10,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, TokenReadout, readable, shift_right
+from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.linear import Projection
 from chainrule.nn.norms import normalised
-from chainrule.nn.tokens import TokenTable
+from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State
 
 
@@ -70,7 +70,7 @@ class FiniteMemory(TokenReadout):
         return self.config.segment
 
     @property
-    def reach(self) -> int:
+    def receptive_field(self) -> int:
         return self.config.memory
 
     def hidden(self, batch: Batch) -> Tensor:

@@ -24,8 +24,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, Table, TabledReadout, readable, shift_right
-from chainrule.models.capabilities import Rewindable
+from chainrule.interface.base import Advance, Table, TabledReadout, readable, shift_right
+from chainrule.interface.capabilities import Rewindable
 from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row

@@ -13,11 +13,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
+from chainrule.data.counting import Progress
 from chainrule.features import Pretrained
-from chainrule.models.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
-from chainrule.models.capabilities import Branched, Foresight, Plans
-from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.models.shortlist import Pairs, Surveys
+from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
+from chainrule.interface.capabilities import BlockPredictor, Branched, FitsStatistics, Lookahead, TokenPairs
+from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn.branches import Branches, Plan, at, attention_over
 from chainrule.nn.gamma import GAMMAS, FixedGamma, GammaName, log_shares, mixed
 from chainrule.nn.linear import Projection
@@ -52,7 +52,7 @@ class HybridSettings(ModelConfig):
         return self
 
 
-class HybridModel(Branched, Plans, NeuralModel):
+class HybridModel(Branched, BlockPredictor, NeuralModel):
     """P(y_t | y_<t, s) = (1 − γ_t) P_AR(y_t | y_<t, s) + γ_t P_NAR(y_t | t, s), whatever the source s may be.
 
     With the vectors a_t and n_t of `nn.branches`, E the token table and b its bias,
@@ -96,7 +96,7 @@ class HybridModel(Branched, Plans, NeuralModel):
         yield from self.tokens.tables()
 
     @torch.no_grad()
-    def expect(self, log_frequencies: Tensor) -> None:
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
         self.tokens.bias.copy_(log_frequencies)
 
     def branch_log_probs(self, hidden: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class HybridModel(Branched, Plans, NeuralModel):
         """γ_t of hidden vectors, (..., 2D + 2) to (...)."""
         return self._parts(hidden)[2][..., 1].exp()
 
-    def foreseen(self, vectors: Tensor) -> Tensor:
+    def lookahead_logits(self, vectors: Tensor) -> Tensor:
         return self.tokens.readout(vectors)
 
     def with_gamma(self, gamma: float) -> Self:
@@ -161,7 +161,7 @@ class HybridState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class Hybrid(Conditional, HasAttention, Surveys, HybridModel):
+class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
     """Autoregressive and non-autoregressive branches in one translator, mixed by γ; exact.
 
     After the notes' "non-autoregressive sequence-to-sequence model for autoregressive language modelling". The source
@@ -189,10 +189,10 @@ class Hybrid(Conditional, HasAttention, Surveys, HybridModel):
     def embed_source(self, ids: Tensor) -> Tensor:
         return cast(PairTable, self.tokens).embed_source(ids)
 
-    def survey(self, pairs: Pairs) -> None:
+    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
         """Frozen features of the training sources are computed once, and found on disk from then on."""
         if self.pretrained is not None and not self.pretrained.fine_tune:
-            fitting = (source for source, _ in pairs if len(source) <= self.pretrained.context)
+            fitting = (source for source, _ in train if len(source) <= self.pretrained.context)
             self.pretrained.precompute(fitting)
 
     def hidden(self, batch: Batch) -> Tensor:
@@ -216,9 +216,9 @@ class Hybrid(Conditional, HasAttention, Surveys, HybridModel):
         """What the source alone decides."""
         return self.branches.plan(self.read_source(source), source.lengths, self._counts(source))
 
-    def foresee(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Foresight:
+    def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
         given = self.require_source(source)
-        return Foresight(self.plan(given).drafts, [0] * len(texts), self._counts(given).tolist())
+        return Lookahead(self.plan(given).drafts, [0] * len(texts), self._counts(given).tolist())
 
     def _counts(self, source: Sequences) -> Tensor:
         """(B,) positions that are planned."""

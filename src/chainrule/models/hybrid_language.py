@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.models.base import Advance, readable, shift_right
-from chainrule.models.capabilities import Foresight
+from chainrule.interface.base import Advance, readable, shift_right
+from chainrule.interface.capabilities import Lookahead
 from chainrule.models.hybrid import HybridModel, HybridSettings
 from chainrule.nn.branches import Plan, at
 from chainrule.nn.recurrent import GRU, LayerState
@@ -114,7 +114,7 @@ class HybridLanguage(HybridModel):
         )
         return Advance(hidden, after)
 
-    def foresee(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Foresight:
+    def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
         chunk = self.config.chunk
         firsts = [len(text) // chunk * chunk for text in texts]
         before = [
@@ -122,7 +122,7 @@ class HybridLanguage(HybridModel):
             for text, first in zip(texts, firsts, strict=True)
         ]
         plan = self._plan(torch.tensor(before, device=self.device))
-        return Foresight(plan.drafts, firsts, [first + chunk for first in firsts])
+        return Lookahead(plan.drafts, firsts, [first + chunk for first in firsts])
 
     def _grid(self, tokens: Tensor, state: HybridLanguageState) -> Grid:
         chunk = self.config.chunk
@@ -135,7 +135,7 @@ class HybridLanguage(HybridModel):
         return Grid(ids.view(len(ids), -1, chunk), complete, places + 1)
 
     def _plans(self, sources: Tensor, complete: Tensor, known: Plan) -> Plan:
-        """Plans from sources (B, M + 1, C), their tensors (B, M + 1, …). The first is known already.
+        """BlockPredictor from sources (B, M + 1, C), their tensors (B, M + 1, …). The first is known already.
 
         In training it is made again, so that gradients reach what made it: the text is cut into segments, and of a
         chunk that was begun in the segment before, only the numbers are left.

@@ -26,8 +26,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.models.base import readable
-from chainrule.models.conditional import Effort, ParallelModel, Written, require_one_pass
+from chainrule.interface.base import readable
+from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput, require_one_pass
 from chainrule.models.transformer import Decoder, Memory, Transformer, TransformerConfig
 from chainrule.types import Batch, Sequences, State
 
@@ -68,16 +68,16 @@ class HybridRegressive(ParallelModel):
         return self.config.context
 
     @property
-    def usual(self) -> Effort:
-        return Effort()
+    def default_budget(self) -> DecodingBudget:
+        return DecodingBudget()
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.leader.tables()
 
-    def expect(self, log_frequencies: Tensor) -> None:
-        self.leader.expect(log_frequencies)
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
+        self.leader.init_output_bias(log_frequencies)
 
-    def chance(self, batch: Batch) -> Tensor:
+    def draw_noise(self, batch: Batch) -> Tensor:
         return torch.zeros(len(batch.target.ids), 0)  # nothing is left to it
 
     def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
@@ -102,8 +102,10 @@ class HybridRegressive(ParallelModel):
         return nats
 
     @torch.inference_mode()
-    def write(self, source: Sequences, effort: Effort, *, eos: int = 0, suppress: Sequence[int] = ()) -> list[Written]:
-        require_one_pass(effort)
+    def generate(
+        self, source: Sequences, budget: DecodingBudget, *, eos: int = 0, suppress: Sequence[int] = ()
+    ) -> list[ParallelOutput]:
+        require_one_pass(budget)
         read = self._read(self.require_source(source))
         led, nats = self._lead(read.leader, eos, suppress)
         ids, log_probs = self._choose(self._fill(led, read.filler), suppress)  # (B, J, k − 1)
@@ -111,7 +113,7 @@ class HybridRegressive(ParallelModel):
         nats = nats + log_probs.sum(2)
         total = nats.masked_fill(~led.mask, 0.0).sum(1)
         found = zip(written.tolist(), (self.config.every * led.lengths).tolist(), total.tolist(), strict=True)
-        return [Written(ids[:length], nats, nats / length) for ids, length, nats in found]
+        return [ParallelOutput(ids[:length], nats, nats / length) for ids, length, nats in found]
 
     def _lead(self, memory: Memory, eos: int, suppress: Sequence[int]) -> tuple[Sequences, Tensor]:
         """Every k-th token, greedily, up to the first EOS; and (B, J) their nats."""

@@ -17,9 +17,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from chainrule.models.backoff import BackedOff, Counts, Table, find, merge
-from chainrule.models.base import readable
-from chainrule.models.raster import RasterConfig
+from chainrule.config import RasterConfig
+from chainrule.interface.base import readable
+from chainrule.nn.backoff import BackedOff, Counts, Table, find, merge
 from chainrule.types import Batch, Sequences, State, Step
 
 FARTHEST = 6  # rows and columns; within them are far more neighbours than can be counted together
@@ -73,7 +73,7 @@ class Neighbours(BackedOff):
             self.register_buffer(f"contexts_{length}", torch.empty(0, dtype=torch.int64))
 
     @property
-    def reach(self) -> int:
+    def receptive_field(self) -> int:
         return max(self.lags)
 
     # Counting
@@ -85,7 +85,7 @@ class Neighbours(BackedOff):
         before = NeighboursState(begun.history.cpu(), begun.positions.cpu())
         new = paths(ids[real], self._neighbours(ids, before)[:, :-1][real], self.base)
         self._counts = new if self._counts is None else merge(self._counts, new, self.base)
-        last = lengths[:, None] + torch.arange(self.reach)
+        last = lengths[:, None] + torch.arange(self.receptive_field)
         history = torch.cat([before.history, ids], dim=1).gather(1, last)
         return NeighboursState(history.to(target.ids.device), (before.positions + lengths).to(target.ids.device))
 
@@ -110,11 +110,11 @@ class Neighbours(BackedOff):
     def extend(self, tokens: Tensor, state: State) -> Step:
         before = cast(NeighboursState, state)
         nodes = self._nodes(self._neighbours(tokens, before)[:, 1:])
-        history = torch.cat([before.history, tokens], dim=1)[:, -self.reach :]
+        history = torch.cat([before.history, tokens], dim=1)[:, -self.receptive_field :]
         return Step(self._predict(nodes), NeighboursState(history, before.positions + tokens.shape[1]))
 
     def _initial(self, rows: int) -> NeighboursState:
-        history = torch.full((rows, self.reach), self.vocabulary, device=self.device)
+        history = torch.full((rows, self.receptive_field), self.vocabulary, device=self.device)
         return NeighboursState(history, torch.zeros(rows, dtype=torch.int64, device=self.device))
 
     def _neighbours(self, values: Tensor, state: NeighboursState) -> Tensor:
@@ -134,7 +134,7 @@ class Neighbours(BackedOff):
 
     def _back(self, known: Tensor, lag: int, length: int, inside: Tensor) -> Tensor:
         """The value so far back, for each of the last `length` places, or V where that is outside."""
-        first = self.reach - lag
+        first = self.receptive_field - lag
         return known[:, first : first + length].masked_fill(~inside, self.vocabulary)
 
     def _nodes(self, neighbours: Tensor) -> Tensor:

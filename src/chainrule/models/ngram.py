@@ -13,31 +13,44 @@ orders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from chainrule.config import ModelConfig
-from chainrule.models.backoff import BackedOff, Counts, Table, at, discounts, find, merge
-from chainrule.models.base import readable
-from chainrule.models.capabilities import Guesses
-from chainrule.models.ngram_alone import Levels, can_go_alone
+from chainrule.interface.base import readable
+from chainrule.interface.capabilities import GreedyDrafts
+from chainrule.nn.backoff import BackedOff, Counts, Table, at, discounts, find, merge
 from chainrule.nn.ctc_search import Language
+from chainrule.nn.linear import EXACT
 from chainrule.types import Batch, Sequences, State, Step
 
 PENDING = 1 << 20  # tokens gathered before they are sorted into the counts
+
+Numbers = npt.NDArray[np.floating[Any]]
+Keys = npt.NDArray[np.int64]
+
+FEW = 24
+"""Tokens for which one after the other is still faster than all at once."""
+
+REMEMBERED = 1 << 16  # answers about single tokens, about 20 MB
 
 
 class NGramConfig(ModelConfig):
     order: int = Field(5, ge=1, description="length of the longest n-gram: a token is predicted from order - 1 others")
 
 
-class NGram(BackedOff, Guesses):
+class NGram(BackedOff, GreedyDrafts):
     """Counts of n-grams with interpolated modified Kneser–Ney smoothing: trained in seconds, strong on little data.
 
     p(w | c) = (a(cw) − D(a(cw))) / Σ_v a(cv) + γ(c) p(w | c′),    γ(c) = Σ_v D(a(cv)) / Σ_v a(cv)
@@ -64,7 +77,7 @@ class NGram(BackedOff, Guesses):
         self._views: tuple[Tensor, Levels] | None = None  # and the buffer that tells whether they are up to date
 
     @property
-    def reach(self) -> int:
+    def receptive_field(self) -> int:
         return self.order - 1
 
     # Counting
@@ -134,7 +147,7 @@ class NGram(BackedOff, Guesses):
             after.append(nodes)
         return Step(torch.from_numpy(logits), torch.tensor(after, dtype=torch.int64).view(state.shape))
 
-    def guess(self, ids: Sequence[int], count: int) -> list[int]:
+    def greedy_draft(self, ids: Sequence[int], count: int) -> list[int]:
         """From what is in reach, by its likeliest token at each step; a text of fewer tokens is read from BOS."""
         self._require_estimate()
         levels, reach = self._levels(), self.order - 1
@@ -150,7 +163,7 @@ class NGram(BackedOff, Guesses):
     def one_by_one(self) -> Language:
         """The model as a search asks it."""
         self._require_estimate()
-        return Language((self.bos, *[-1] * self.reach)[: self.reach], self._levels().asked)
+        return Language((self.bos, *[-1] * self.receptive_field)[: self.receptive_field], self._levels().asked)
 
     def _levels(self) -> Levels:
         """The tables as NumPy sees them, until there are others."""
@@ -254,3 +267,116 @@ def _adjusted(counts: Counts, suffixes: list[Tensor], base: int) -> Iterator[Ten
         preceding[start:] = numbers[start:]
         yield preceding
     yield counts.numbers[-1]
+
+
+# A few tokens at a time, in NumPy: torch takes about a hundred operations for a batch, whose dispatch costs more than a
+# millisecond even for one token. Here a token takes a handful of binary searches, some tens of microseconds, which is
+# fast enough for drafting (see `decoding.speculative`).
+
+
+def can_go_alone(tokens: Tensor, like: Tensor) -> bool:
+    """A few tokens on the CPU, in full precision."""
+    return tokens.numel() <= FEW and like.device.type == "cpu" and like.dtype in EXACT
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The tables of a model, one for each order, as NumPy sees their memory; see `ngram` for what they hold."""
+
+    keys: list[Keys]  # from bigrams up: those of unigrams are the tokens themselves
+    log_probs: list[Numbers]  # from unigrams up
+    log_backoffs: list[Numbers]  # from unigrams to all but the last
+    base: int
+
+    @classmethod
+    def of(cls, buffers: Mapping[str, Tensor | None], order: int, base: int) -> Levels:
+        """From the buffers of an `NGram`."""
+        arrays = {name: buffer.numpy() for name, buffer in buffers.items() if buffer is not None}
+        return cls(
+            [arrays[f"keys_{level}"] for level in range(2, order + 1)],
+            [arrays[f"log_probs_{level}"] for level in range(1, order + 1)],
+            [arrays[f"log_backoffs_{level}"] for level in range(1, order)],
+            base,
+        )
+
+    def read(self, token: int, nodes: Sequence[int]) -> list[int]:
+        """From the nodes of the last 1, 2, … tokens, −1 where there is none, to those after one more."""
+        return list(self.follow(token, nodes)[1])
+
+    def follow(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
+        """The log-probability of one token after these nodes, and the nodes after it."""
+        unigrams, *longer = self.plain
+        nats, found = unigrams[token], [token]
+        for (keys, log_probs, backoffs), node in zip(longer, nodes, strict=True):
+            if node < 0:
+                found.append(-1)
+                continue
+            wanted = node * self.base + token
+            place = bisect_left(keys, wanted)
+            if place < len(keys) and keys[place] == wanted:
+                nats = log_probs[place]
+                found.append(place)
+            else:
+                nats += backoffs[node]
+                found.append(-1)
+        return nats, tuple(found[:-1])
+
+    @cached_property
+    def plain(self) -> list[Any]:
+        """The tables as Python sees them, which reads single numbers faster than NumPy does."""
+        views = zip(self.keys, self.log_probs[1:], self.log_backoffs, strict=True)
+        return [self.log_probs[0].data, *(tuple(array.data for array in level) for level in views)]
+
+    def predict(self, nodes: Sequence[int], result: Numbers) -> None:
+        """Write (V,) log-probabilities: each order, upwards, over those of tokens that it has seen."""
+        factors = [result.dtype.type(0)]
+        for backoffs, node in zip(reversed(self.log_backoffs), reversed(nodes), strict=True):
+            factors.append(factors[-1] + backoffs[node] if node >= 0 else factors[-1])
+        np.add(self.log_probs[0], factors.pop(), out=result)
+        for keys, log_probs, node in zip(self.keys, self.log_probs[1:], nodes, strict=True):
+            factor = factors.pop()
+            if node >= 0:
+                corner = node * self.base
+                first, last = keys.searchsorted((corner, corner + self.base))
+                result[keys[first:last] - corner] = log_probs[first:last] + factor
+
+    def likeliest(self, nodes: Sequence[int]) -> int:
+        """The token that `predict` would find likeliest, without the others.
+
+        It is the likeliest of those seen after one of the contexts. Interpolation never makes a token less likely in a
+        longer context than backing off from there would, so no token is missed.
+        """
+        best, best_log_prob, factor = 0, -math.inf, 0.0
+        for (tokens, log_probs), backoffs, node in zip(
+            reversed(self.favourites), reversed(self.log_backoffs), reversed(nodes), strict=True
+        ):
+            if node >= 0:
+                if (log_prob := float(log_probs[node]) + factor) > best_log_prob:
+                    best, best_log_prob = int(tokens[node]), log_prob
+                factor += float(backoffs[node])
+        token, log_prob = self.favourite
+        return token if log_prob + factor > best_log_prob else best
+
+    @cached_property
+    def asked(self) -> Callable[[int, tuple[int, ...]], tuple[float, tuple[int, ...]]]:
+        """`follow`, with what was asked lately at hand: searches ask the same again and again."""
+        return lru_cache(REMEMBERED)(self.follow)
+
+    @cached_property
+    def favourite(self) -> tuple[int, float]:
+        """The likeliest token after nothing that was seen, and its log-probability."""
+        token = int(self.log_probs[0].argmax())
+        return token, float(self.log_probs[0][token])
+
+    @cached_property
+    def favourites(self) -> list[tuple[Keys, Numbers]]:
+        """For contexts of 1, 2, … tokens: of each node the likeliest token seen after it, and its log-probability."""
+        found = []
+        for keys, log_probs, contexts in zip(self.keys, self.log_probs[1:], self.log_backoffs, strict=True):
+            tokens, best = np.zeros(len(contexts), np.int64), np.full(len(contexts), -np.inf, log_probs.dtype)
+            parents, last = np.divmod(keys, self.base)
+            np.maximum.at(best, parents, log_probs)
+            first = (log_probs == best[parents]).nonzero()[0][::-1]  # backwards: of equals the lowest id comes last
+            tokens[parents[first]] = last[first]
+            found.append((tokens, best))
+        return found

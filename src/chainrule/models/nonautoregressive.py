@@ -43,10 +43,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import Settings
-from chainrule.models.base import readable
-from chainrule.models.conditional import Effort, ParallelModel, Written, require_one_pass
+from chainrule.data.counting import Progress
+from chainrule.interface.base import readable
+from chainrule.interface.capabilities import FitsStatistics, TokenIds, TokenPairs
+from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput, require_one_pass
 from chainrule.models.ngram import NGram, NGramConfig
-from chainrule.models.shortlist import Ids, Pairs, Surveys
 from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerConfig
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.ctc import Lattice, Ratio, spelt
@@ -89,7 +90,7 @@ class NonAutoregressiveConfig(TransformerConfig):
     language: LanguageConfig = LanguageConfig()
 
 
-class NonAutoregressive(ParallelModel, Surveys):
+class NonAutoregressive(ParallelModel, FitsStatistics):
     """Parallel translation: all target tokens in one pass (CTC), or masked and predicted again in a few."""
 
     Config = NonAutoregressiveConfig
@@ -110,21 +111,21 @@ class NonAutoregressive(ParallelModel, Surveys):
         return self.config.context
 
     @property
-    def usual(self) -> Effort:
-        return self.output.usual
+    def default_budget(self) -> DecodingBudget:
+        return self.output.default_budget
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.body.tokens.tables()
         yield from self.output.tables()
 
     @torch.no_grad()
-    def expect(self, log_frequencies: Tensor) -> None:
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
         self.body.tokens.bias.copy_(log_frequencies)
 
-    def survey(self, pairs: Pairs) -> None:
-        self.output.survey(target for _, target in pairs)
+    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
+        self.output.fit_statistics(target for _, target in train)
 
-    def chance(self, batch: Batch) -> Tensor:
+    def draw_noise(self, batch: Batch) -> Tensor:
         return torch.rand(*self.output.draws(self._checked(batch)), device=self.device)
 
     def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
@@ -136,9 +137,11 @@ class NonAutoregressive(ParallelModel, Surveys):
         return self.output.log_prob(self.body, self.body.read(source), target)
 
     @torch.inference_mode()
-    def write(self, source: Sequences, effort: Effort, *, eos: int = 0, suppress: Sequence[int] = ()) -> list[Written]:
+    def generate(
+        self, source: Sequences, budget: DecodingBudget, *, eos: int = 0, suppress: Sequence[int] = ()
+    ) -> list[ParallelOutput]:
         read = self.body.read(self.require_source(source))
-        return self.output.write(self.body, read, effort, suppress)
+        return self.output.generate(self.body, read, budget, suppress)
 
     def _checked(self, batch: Batch) -> Pair:
         self.require_room(batch.target.ids.shape[1])
@@ -204,11 +207,11 @@ class Output(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def usual(self) -> Effort:
-        """See `ParallelModel.usual`."""
+    def default_budget(self) -> DecodingBudget:
+        """See `ParallelModel.default_budget`."""
 
-    def survey(self, targets: Iterable[Ids]) -> None:
-        """See `Surveys`."""
+    def fit_statistics(self, targets: Iterable[TokenIds]) -> None:
+        """See `FitsStatistics`."""
 
     def tables(self) -> Iterator[nn.Parameter]:
         """Parameters with a vector per position."""
@@ -227,7 +230,7 @@ class Output(nn.Module, ABC):
         """(B,) nats."""
 
     @abstractmethod
-    def write(self, body: Body, read: Read, effort: Effort, suppress: Sequence[int]) -> list[Written]:
+    def generate(self, body: Body, read: Read, budget: DecodingBudget, suppress: Sequence[int]) -> list[ParallelOutput]:
         """See `ParallelModel.write`."""
 
 
@@ -246,14 +249,14 @@ class Slots(Output):
         self.language = NGram(NGramConfig(vocabulary=config.vocabulary, order=order)) if order else None
 
     @property
-    def usual(self) -> Effort:
-        return Effort(beam=BEAM if self._knows_language else 1)
+    def default_budget(self) -> DecodingBudget:
+        return DecodingBudget(beam=BEAM if self._knows_language else 1)
 
     @property
     def _knows_language(self) -> bool:
         return self.language is not None and self.language.sizes[0] > 0
 
-    def survey(self, targets: Iterable[Ids]) -> None:
+    def fit_statistics(self, targets: Iterable[TokenIds]) -> None:
         if self.language is None:
             return
         rows, left = iter(targets), self.counted
@@ -280,17 +283,17 @@ class Slots(Output):
         lattice = self._lattice(body, body.decode(inputs, slots, read.memory), slots, target)
         return lattice.log_prob().masked_fill(~lattice.possible, -torch.inf)
 
-    def write(self, body: Body, read: Read, effort: Effort, suppress: Sequence[int]) -> list[Written]:
-        require_one_pass(effort)
+    def generate(self, body: Body, read: Read, budget: DecodingBudget, suppress: Sequence[int]) -> list[ParallelOutput]:
+        require_one_pass(budget)
         inputs, slots = self._inputs(read)
         hidden = body.decode(inputs, slots, read.memory)
-        if effort.beam > 1 and self.language is not None and self._knows_language:
+        if budget.beam > 1 and self.language is not None and self._knows_language:
             said = self._chances(body, hidden, slots, suppress)
             language = self.language.one_by_one()
-            return [Written(*search(row, language, self.weights, effort.beam)) for row in said]
+            return [ParallelOutput(*search(row, language, self.weights, budget.beam)) for row in said]
         path, log_probs = self._path(body, hidden, slots, suppress)
         found = zip(spelt(path, slots, body.nothing), log_probs.sum(1).tolist(), strict=True)
-        return [Written(ids, nats, nats / max(1, len(ids))) for ids, nats in found]
+        return [ParallelOutput(ids, nats, nats / max(1, len(ids))) for ids, nats in found]
 
     def _inputs(self, read: Read) -> tuple[Tensor, Tensor]:
         """The vectors that slots begin with, (B, U, D), and how many of them each row has."""
@@ -365,8 +368,8 @@ class Masks(Output):
     """A length, then masks that are predicted, some of them again and again."""
 
     @property
-    def usual(self) -> Effort:
-        return Effort(passes=4, lengths=3)
+    def default_budget(self) -> DecodingBudget:
+        return DecodingBudget(passes=4, lengths=3)
 
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__()
@@ -394,18 +397,18 @@ class Masks(Output):
         nats[target.mask] = self._log_probs(body, read, target, target.mask)
         return nats.sum(1) + self._of_length(read, target)
 
-    def write(self, body: Body, read: Read, effort: Effort, suppress: Sequence[int]) -> list[Written]:
-        lengths, of_lengths = self._likeliest(read, effort.lengths)  # (B, L)
+    def generate(self, body: Body, read: Read, budget: DecodingBudget, suppress: Sequence[int]) -> list[ParallelOutput]:
+        lengths, of_lengths = self._likeliest(read, budget.lengths)  # (B, L)
         candidates = lengths.shape[1]
         repeated = map_state(lambda part: part.repeat_interleave(candidates, 0), read)
-        draft = self.refined(body, repeated, lengths.flatten(), effort.passes, suppress)
+        draft = self.refined(body, repeated, lengths.flatten(), budget.passes, suppress)
         log_probs = draft.log_probs.sum(1).view_as(lengths) + of_lengths
         scores = log_probs / lengths
         best = scores.argmax(1, keepdim=True)  # (B, 1)
         ids = draft.ids.view(*lengths.shape, -1)[torch.arange(len(best), device=best.device), best[:, 0]]
         chosen = (part.gather(1, best)[:, 0].tolist() for part in (lengths, log_probs, scores))
         found = zip(ids.tolist(), *chosen, strict=True)
-        return [Written(ids[:length], nats, score) for ids, length, nats, score in found]
+        return [ParallelOutput(ids[:length], nats, score) for ids, length, nats, score in found]
 
     def refined(self, body: Body, read: Read, lengths: Tensor, passes: int, suppress: Sequence[int]) -> Draft:
         """Predict everything, then what is least sure once more in each further pass, less and less of it."""

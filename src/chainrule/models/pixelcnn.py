@@ -31,10 +31,9 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.config import ModelConfig
-from chainrule.models.base import Advance, Table, TabledReadout, readable
-from chainrule.models.conditional import Conditional, TranslationConfig
-from chainrule.models.raster import RasterConfig
+from chainrule.config import ModelConfig, RasterConfig
+from chainrule.interface.base import Advance, Table, TabledReadout, readable
+from chainrule.interface.conditional import Conditional, TranslationConfig
 from chainrule.nn.norms import normalised
 from chainrule.nn.raster import Convolution, GatedLayer, across, lowered, matrix, norm_across
 from chainrule.types import Batch, Sequences, State, merge, select

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -12,11 +13,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.data.counting import Progress
+from chainrule.features.encoders import EncoderConfig, build_encoder, completed
 from chainrule.features.stored import Row
-from chainrule.models.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
-from chainrule.models.capabilities import Prepares
-from chainrule.models.conditional import Conditional
-from chainrule.models.encoders import EncoderConfig, build_encoder, completed
+from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
+from chainrule.interface.capabilities import FitsStatistics, TokenPairs
+from chainrule.interface.conditional import Conditional
 from chainrule.nn.branches import at
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.pooling import AttentionPooling
@@ -51,7 +52,7 @@ class ReaderState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class SpanReader(Conditional, Prepares, NeuralModel):
+class SpanReader(Conditional, FitsStatistics, NeuralModel):
     """P(start | question, passage) P(end | start, question, passage), with place 0 for "no answer here".
 
     A target of two tokens, which are places in the passage, counted from 1 (pointers: Vinyals et al., 2015; Wang &
@@ -97,7 +98,7 @@ class SpanReader(Conditional, Prepares, NeuralModel):
         return 2
 
     @property
-    def reach(self) -> int:
+    def receptive_field(self) -> int:
         """An end depends on its start."""
         return 1
 
@@ -109,7 +110,7 @@ class SpanReader(Conditional, Prepares, NeuralModel):
         yield from self.encoder.tables()
         yield self.end_distance
 
-    def expect(self, log_frequencies: Tensor) -> None:
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
         """Places have no frequencies worth knowing."""
 
     def hidden(self, batch: Batch) -> Tensor:
@@ -138,14 +139,19 @@ class SpanReader(Conditional, Prepares, NeuralModel):
         found = torch.stack(logits, 1) if logits else starts.new_zeros(len(tokens), 0, self.vocabulary)
         return Advance(found, ReaderState(vectors, places, starts, positions + count))
 
-    def prepare(self, sources: Iterable[Row], progress: Progress | None = None) -> None:
+    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
+        self.precompute((source for source, _ in chain(train, held_out)), progress)
+
+    def precompute(self, sources: Iterable[Row], progress: Progress | None = None) -> None:
+        """Compute the output of a frozen encoder for these sources once; later reads find it in the cache."""
+
         def parts() -> Iterator[Row]:
             for row in sources:
                 ids = np.asarray(row)
                 edge = int(np.argmax(ids == self.config.separator)) + 1
                 yield from (part for part in (ids[:edge], ids[edge:]) if len(part))
 
-        self.encoder.prepare(parts(), progress)
+        self.encoder.precompute(parts(), progress)
 
     def _apart(self, source: Sequences) -> Asked:
         """Cut every source behind its first separator; without one, all of it is passage."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import STEP_AFTER_STEP, Advance, Table, TabledReadout, readable, shift_right
+from chainrule.interface.base import STEP_AFTER_STEP, Advance, Table, TabledReadout, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.norms import normalised
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer

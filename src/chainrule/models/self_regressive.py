@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
+from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.linear import Projection
 from chainrule.nn.norms import normalised
@@ -92,7 +92,7 @@ class SelfRegressive(NeuralModel):
         yield cast(nn.Parameter, self.embedding.weight)
 
     @torch.no_grad()
-    def expect(self, log_frequencies: Tensor) -> None:
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
         self.first_bias.copy_(log_frequencies)
         self.second_bias.copy_(log_frequencies)
 

@@ -10,13 +10,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.errors import DecodingError
-from chainrule.models.base import STEP_AFTER_STEP, Advance, TokenReadout, readable, shift_right
-from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
+from chainrule.interface.base import STEP_AFTER_STEP, Advance, readable, shift_right
+from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn.attention import SourceAttention, padding_bias
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
 from chainrule.nn.recurrent_encoder import RecurrentEncoder
-from chainrule.nn.tokens import PairTable
+from chainrule.nn.tokens import PairTable, TokenReadout
 from chainrule.types import Batch, Sequences, State
 
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from chainrule.models.capabilities import Embedder, Infills
+from chainrule.interface.capabilities import Embedder, Infills
 from chainrule.models.transformer import Transformer, TransformerConfig
 from chainrule.types import Sequences
 

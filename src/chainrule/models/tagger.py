@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.models.base import STEP_AFTER_STEP, Advance, Table, TabledReadout, readable, shift_right
-from chainrule.models.conditional import Conditional, TranslationConfig
+from chainrule.interface.base import STEP_AFTER_STEP, Advance, Table, TabledReadout, readable, shift_right
+from chainrule.interface.conditional import Conditional, TranslationConfig
 from chainrule.nn.branches import at
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent import LSTM, LayerState
@@ -98,7 +98,7 @@ class Tagger(Conditional, TabledReadout):
         self.dropout = VariationalDropout(config.dropout)
 
     @property
-    def reach(self) -> int | None:
+    def receptive_field(self) -> int | None:
         return 1 if self.config.order == 1 else None
 
     def tables(self) -> Iterator[nn.Parameter]:

@@ -29,9 +29,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.models.base import Advance, TokenReadout, readable, shift_right
-from chainrule.models.capabilities import Rewindable
-from chainrule.models.conditional import Conditional, EmbeddingConfig, HasAttention
+from chainrule.interface.base import Advance, readable, shift_right
+from chainrule.interface.capabilities import Rewindable
+from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn import alone
 from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
@@ -60,7 +60,7 @@ from chainrule.nn.positions import (
     TurnRow,
     require_pairs,
 )
-from chainrule.nn.tokens import PairTable
+from chainrule.nn.tokens import PairTable, TokenReadout
 from chainrule.types import Batch, Sequences, State
 
 POSITIONS: dict[str, type[AddedPositions | RotaryPositions]] = {

@@ -16,8 +16,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.models.base import OwnObjective, readable
-from chainrule.models.capabilities import Embedder
+from chainrule.interface.base import OwnObjective, readable
+from chainrule.interface.capabilities import Embedder
 from chainrule.nn.alias import AliasTable
 from chainrule.nn.word_blocks import Blocks, Integers, Lesson, cbow_blocks, loss_of, skip_gram_blocks
 from chainrule.types import Batch, Sequences
@@ -115,7 +115,7 @@ class Word2Vec(OwnObjective, Embedder):
         yield self.outputs
 
     @torch.no_grad()
-    def expect(self, log_frequencies: Tensor) -> None:
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
         """Which words are frequent decides how often each is passed over, and how often it is noise."""
         frequencies = log_frequencies.double().softmax(0)
         frequencies[list(self.silent)] = 0.0
@@ -124,7 +124,7 @@ class Word2Vec(OwnObjective, Embedder):
 
     # The objective
 
-    def chance(self, batch: Batch) -> Tensor:
+    def draw_noise(self, batch: Batch) -> Tensor:
         """(B, T, 2 + C)."""
         return torch.rand(*batch.target.ids.shape, self.chances, dtype=torch.float64, device=batch.target.ids.device)
 

@@ -46,7 +46,7 @@ class DelayLine:
     dilation: int = 1
 
     @property
-    def reach(self) -> int:
+    def receptive_field(self) -> int:
         """How far back the oldest tap lies: R."""
         return (self.kernel - 1) * self.dilation
 
@@ -62,7 +62,7 @@ class DelayLine:
         if x.shape[1] == 1 and not torch.is_grad_enabled():
             return self._read_one(x[:, 0], ring, positions)
         window = torch.cat([self.unroll(ring, positions), x], dim=1)  # (B, R + K, D)
-        starts = range(0, self.reach + 1, self.dilation)
+        starts = range(0, self.receptive_field + 1, self.dilation)
         met = torch.cat([window[:, start : start + x.shape[1]] for start in starts], dim=-1)
         return Taps(met, self.roll(window[:, x.shape[1] :], positions + x.shape[1]))
 

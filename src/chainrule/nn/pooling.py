@@ -29,3 +29,16 @@ class AttentionPooling(nn.Module):
         """(B, H, S): how much each head looks at each vector."""
         scores = F.linear(torch.tanh(self.inner(vectors)), self.heads).transpose(1, 2)
         return scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+
+
+class ScalarMix(nn.Module):
+    """γ Σ_l softmax(w)_l x_l."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Tensor) -> Tensor:
+        """(L, ...) to (...)."""
+        return self.scale * torch.einsum("l,l...->...", self.weights.softmax(0), layers)

@@ -40,7 +40,7 @@ class RecurrentEncoder(nn.Module):
     def forward(self, values: Tensor, lengths: Tensor) -> Encoded:
         """Read embedded sources (S, B, D), time first."""
         order = Order(lengths)
-        backwards = turned_round(lengths, len(values))  # (S, B, 1)
+        backwards = reversed_rows(lengths, len(values))  # (S, B, 1)
         states = []
         for number, layer in enumerate(cast(Iterable[RecurrentLayer], self.forward_layers)):
             outputs, state = read_to_the_end(layer, values, order)
@@ -65,12 +65,12 @@ class Order:
         self.lengths: list[int] = lengths[self.rows].tolist()
         self.ends = sorted(set(self.lengths))
 
-    def reach(self, time: int) -> int:
+    def running(self, time: int) -> int:
         """How many rows, from the first on, are at least so long."""
         return sum(length >= time for length in self.lengths)
 
 
-def turned_round(lengths: Tensor, width: int) -> Tensor:
+def reversed_rows(lengths: Tensor, width: int) -> Tensor:
     """(S, B, 1): where each token is found when every row is read from its end; padding stays where it is."""
     times = torch.arange(width, device=lengths.device)[:, None]  # (S, 1)
     return torch.where(times < lengths, lengths - 1 - times, times)[..., None]
@@ -89,10 +89,10 @@ def read_to_the_end(layer: RecurrentLayer, values: Tensor, order: Order) -> tupl
     left: list[LayerState] = []
     start = 0
     for end in order.ends:
-        running = order.reach(end)
+        running = order.running(end)
         read, state = layer(values[start:end, :running], tuple(part[:running] for part in state))
         outputs.append(F.pad(read, (0, 0, 0, rows - running)))
-        going_on = order.reach(end + 1)
+        going_on = order.running(end + 1)
         left.append(tuple(part[going_on:] for part in state))
         state = tuple(part[:going_on] for part in state)
         start = end

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chainrule.interface.base import Table, TabledReadout
 from chainrule.nn.linear import times
 from chainrule.nn.norms import normalised
 
@@ -75,3 +76,18 @@ class PairTable(TokenTable):
 
 def _table(*shape: int) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(*shape), std=0.02))
+
+
+class TokenReadout(TabledReadout):
+    """A neural model whose readout is that of a `TokenTable`, which the family creates as `self.tokens`."""
+
+    tokens: TokenTable
+
+    def tables(self) -> Iterator[nn.Parameter]:
+        yield from self.tokens.tables()
+
+    def readout_table(self) -> Table:
+        return Table(self.tokens.matrix.t(), self.tokens.bias)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.tokens.readout(hidden)

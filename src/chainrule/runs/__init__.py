@@ -10,10 +10,10 @@ from typing import overload
 
 import torch
 
-from chainrule.compose import build
 from chainrule.config import DataConfig, RunConfig
 from chainrule.errors import ConfigError, nearest
-from chainrule.models.base import Model
+from chainrule.families import build
+from chainrule.interface.base import Model
 from chainrule.runs.base import Run, RunT, SequenceRun, Splits, TokenRun, parameters, require
 from chainrule.runs.embeddings import EmbeddingRun
 from chainrule.runs.filling import Filled, FillingRun
@@ -110,7 +110,7 @@ def adopt(path: str | Path, form: str, out: str | Path) -> Run:
     settings = model.config.model_dump(mode="json", exclude_none=True)
     data = DataConfig(train=f"imported from {path}", unit="stream")
     config = RunConfig(family=name, tokenizer=tokenizer.kind, data=data, model=settings)
-    folder.lay_out(config, tokenizer)
+    folder.create(config, tokenizer)
     folder.write_weights(model)
     run = run_of(folder, config, model)
     folder.write_card(run.card())

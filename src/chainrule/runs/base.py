@@ -12,15 +12,15 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import torch
 
 from chainrule.card import card
-from chainrule.compose.composite import reads_backwards
 from chainrule.config import DataConfig, RunConfig, Settings
 from chainrule.data.corpus import Corpus, Report
 from chainrule.errors import DecodingError, RunError
 from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
 from chainrule.evaluation.verify import Finding, verify
 from chainrule.evaluation.verify_parallel import verify_parallel
-from chainrule.models.base import AutoregressiveModel, CountModel, Model
-from chainrule.models.conditional import ParallelModel
+from chainrule.interface.base import AutoregressiveModel, CountModel, Model
+from chainrule.interface.capabilities import is_right_to_left
+from chainrule.interface.conditional import ParallelModel
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.loop import Outcome
@@ -82,7 +82,7 @@ class Run(ABC):
             "parameters": parameters(self.model),
             "vocabulary": self.model.vocabulary,
             "context": self.model.context,
-            "reach": self.model.reach if isinstance(self.model, AutoregressiveModel) else None,
+            "receptive_field": self.model.receptive_field if isinstance(self.model, AutoregressiveModel) else None,
             **self.about(),
             "data": self.config.data.train,
             "steps": last.get("step"),
@@ -149,7 +149,7 @@ class TokenRun(Run):
         corpus, given, _ = self.corpus(text, data, source)
         protocol = protocol_for(model, corpus, stride=stride)
         found = token_scores(model, corpus, protocol, source=given, alternatives=alternatives)
-        return found[::-1] if reads_backwards(self.model) else found
+        return found[::-1] if is_right_to_left(self.model) else found
 
     @abstractmethod
     def corpus(
@@ -194,7 +194,7 @@ class SequenceRun(Run):
         """Other data, read as the settings say."""
 
     @abstractmethod
-    def lay_out(self, folder: RunFolder, config: RunConfig) -> None:
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
         """Begin a run of the same vocabulary."""
 
 

@@ -16,8 +16,8 @@ from chainrule.config import RunConfig
 from chainrule.decoding.translation import by_length
 from chainrule.errors import ConfigError
 from chainrule.features.extraction import TextFeatures
-from chainrule.models.base import Model
-from chainrule.models.capabilities import Embedder, Layered
+from chainrule.interface.base import Model
+from chainrule.interface.capabilities import Embedder, Layered
 from chainrule.runs.base import Run
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder

@@ -18,8 +18,8 @@ from chainrule.decoding import Sampling, stream
 from chainrule.errors import DataError, DecodingError, nearest
 from chainrule.evaluation.images import ImageScore
 from chainrule.evaluation.likelihood import Score, score
-from chainrule.models.base import AutoregressiveModel, Model
-from chainrule.models.conditional import Conditional
+from chainrule.interface.base import AutoregressiveModel, Model
+from chainrule.interface.conditional import Conditional
 from chainrule.runs.base import SequenceRun, Splits
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.loop import Outcome
@@ -96,8 +96,8 @@ class ImageRun(SequenceRun):
     def encode(self, config: DataConfig, spec: str) -> Corpus:
         return encode(read_images(spec, config.shape), self.form, spec).target
 
-    def lay_out(self, folder: RunFolder, config: RunConfig) -> None:
-        folder.lay_out(config)
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
+        folder.create(config)
 
     def example(self, which: str) -> Pixels:
         """(H, W, C) in levels: the image of a file, or the validation image of a number."""

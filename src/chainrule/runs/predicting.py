@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from chainrule.config import RunConfig, Settings
 from chainrule.decoding.translation import by_length
-from chainrule.models.base import AutoregressiveModel, Model
+from chainrule.interface.base import AutoregressiveModel, Model
 from chainrule.runs.base import Run
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder

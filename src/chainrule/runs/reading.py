@@ -109,7 +109,7 @@ class ReadingRun(PredictingRun):
         """The score of the answers to some questions, and of telling which of some passages have one."""
         cutter = self.cutter()
         # A passage is read for every question about its context: what can be known of it is found out once.
-        self.model.prepare(
+        self.model.precompute(
             cutter.source(one.question, passage)
             for one in questions
             for passage in cutter.passages(one.context)

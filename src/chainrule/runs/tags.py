@@ -77,7 +77,7 @@ class TagRun(PredictingRun):
         progress: Callable[[float], None] | None = None,
     ) -> list[Generation]:
         """The best tags of encoded sentences, each of so many words."""
-        search = search or ("viterbi" if self.model.reach == 1 else "beam")
+        search = search or ("viterbi" if self.model.receptive_field == 1 else "beam")
         if search not in SEARCHES:
             raise ConfigError(f"unknown search {search!r}; {nearest(search, SEARCHES)}")
 

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from chainrule.compose.composite import reads_backwards
-from chainrule.compose.reverse import turned_corpus
+from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus, Report, encode_file, prepare
 from chainrule.decoding import Generation, Sampling, beam_search, stream
 from chainrule.decoding.drafts import Drafter, EitherDrafter, LookupDrafter, ModelDrafter, counted_draft
 from chainrule.decoding.plan_drafts import PlanDrafter
 from chainrule.errors import ConfigError, DataError, DecodingError
-from chainrule.models.base import AutoregressiveModel, Model
-from chainrule.models.capabilities import Plans
+from chainrule.interface.base import AutoregressiveModel, Model
+from chainrule.interface.capabilities import BlockPredictor, is_right_to_left
 from chainrule.models.ngram import NGram
 from chainrule.runs.base import SequenceRun, Splits, TokenRun
 from chainrule.training.checkpoint import RunFolder
@@ -59,7 +58,7 @@ class TextRun(TokenRun, SequenceRun):
         else:
             assert data is not None
             corpus = encode_file(self.config.data, self.tokenizer, data)
-        return turned_corpus(corpus) if reads_backwards(self.model) else corpus, None, data or "text"
+        return reversed_corpus(corpus) if is_right_to_left(self.model) else corpus, None, data or "text"
 
     @property
     def vocabulary(self) -> object:
@@ -72,8 +71,8 @@ class TextRun(TokenRun, SequenceRun):
     def encode(self, config: DataConfig, spec: str) -> Corpus:
         return encode_file(config, self.tokenizer, spec)
 
-    def lay_out(self, folder: RunFolder, config: RunConfig) -> None:
-        folder.lay_out(config, self.tokenizer)
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
+        folder.create(config, self.tokenizer)
 
     def generate(
         self,
@@ -159,13 +158,13 @@ class TextRun(TokenRun, SequenceRun):
     def drafter(self, draft: TextRun | str) -> Drafter:
         """Who guesses ahead: a smaller run; "ngram", counted in the training data; or "self", its text or plan."""
         if draft == "self":
-            return PlanDrafter(self.autoregressive) if isinstance(self.model, Plans) else LookupDrafter()
+            return PlanDrafter(self.autoregressive) if isinstance(self.model, BlockPredictor) else LookupDrafter()
         if draft == "ngram":
             return EitherDrafter(LookupDrafter(shortest=SURE_END), ModelDrafter(self._counted_draft()))
         if isinstance(draft, str):
             raise ConfigError(f"the draft is {draft!r}; give a run, 'ngram' or 'self'")
         one_tokenizer = draft.tokenizer.to_json() == self.tokenizer.to_json()
-        if not one_tokenizer or reads_backwards(draft.model) != reads_backwards(self.model):
+        if not one_tokenizer or is_right_to_left(draft.model) != is_right_to_left(self.model):
             raise DecodingError(
                 f"{str(draft.path)!r} has another {'direction' if one_tokenizer else 'vocabulary'} than "
                 f"{str(self.path)!r}, so it cannot draft for it; give a run with the same tokenizer and direction"
@@ -179,7 +178,7 @@ class TextRun(TokenRun, SequenceRun):
             raise DecodingError(
                 f"an n-gram draft is counted in the training data, which cannot be read ({error}); draft with self"
             ) from None
-        return counted_draft(corpus, self.model.vocabulary, backwards=reads_backwards(self.model))
+        return counted_draft(corpus, self.model.vocabulary, backwards=is_right_to_left(self.model))
 
     def _show(
         self, ids: list[int], done: Text | None, shown: int, show: Callable[[str], None], stop: Sequence[str]
@@ -188,7 +187,7 @@ class TextRun(TokenRun, SequenceRun):
 
         A text that is written from its end is certain when it is done.
         """
-        if done is None and reads_backwards(self.model):
+        if done is None and is_right_to_left(self.model):
             return shown
         text = done.text if done is not None else self.tokenizer.decode(ids)
         end = len(text)
@@ -216,7 +215,7 @@ class TextRun(TokenRun, SequenceRun):
 
     def _text(self, generation: Generation, stop: Sequence[str]) -> Text:
         text = self.tokenizer.decode(self._in_reading_order(generation.ids))
-        if reads_backwards(self.model):
+        if is_right_to_left(self.model):
             text = text[max((text.rindex(one) + len(one) for one in stop if one in text), default=0) :]
         else:
             text = text[: min((text.index(one) for one in stop if one in text), default=len(text))]
@@ -224,7 +223,7 @@ class TextRun(TokenRun, SequenceRun):
 
     def _in_reading_order(self, ids: list[int]) -> list[int]:
         """From the order of the text to that of the model, or back."""
-        return ids[::-1] if reads_backwards(self.model) else ids
+        return ids[::-1] if is_right_to_left(self.model) else ids
 
     def _stopper(self, stop: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
         if not stop:

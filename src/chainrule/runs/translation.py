@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from chainrule.compose.composite import reads_backwards
-from chainrule.compose.reverse import turned_corpus
+from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import RunConfig
 from chainrule.data.cleaning import sentence
 from chainrule.data.corpus import Corpus
@@ -19,8 +18,9 @@ from chainrule.decoding.plan_drafts import PlanDrafter
 from chainrule.decoding.sentences import LONGEST, WINDOW
 from chainrule.errors import ConfigError, DecodingError
 from chainrule.evaluation.translation import TranslationScore, score_translations
-from chainrule.models.base import AutoregressiveModel, Model
-from chainrule.models.conditional import ParallelModel
+from chainrule.interface.base import AutoregressiveModel, Model
+from chainrule.interface.capabilities import is_right_to_left
+from chainrule.interface.conditional import ParallelModel
 from chainrule.runs.base import TokenRun
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
@@ -60,7 +60,7 @@ class TranslationRun(TokenRun):
         if (text is None) == (data is None):
             raise ConfigError("give either a text or data to score, and not both")
         pairs = self._pairs(text, data, source)
-        corpus = turned_corpus(pairs.target) if reads_backwards(self.model) else pairs.target
+        corpus = reversed_corpus(pairs.target) if is_right_to_left(self.model) else pairs.target
         return corpus, pairs.source, data or "text"
 
     def _pairs(self, text: str | None, data: str | None, source: str | None) -> PairedCorpus:
@@ -128,7 +128,7 @@ class TranslationRun(TokenRun):
         one_vocabulary = all(
             one.to_json() == other.to_json() for one, other in zip(draft.tokenizers, self.tokenizers, strict=True)
         )
-        if not one_vocabulary or reads_backwards(draft.model) != reads_backwards(self.model):
+        if not one_vocabulary or is_right_to_left(draft.model) != is_right_to_left(self.model):
             raise DecodingError(
                 f"{str(draft.path)!r} has {'another direction' if one_vocabulary else 'other vocabularies'} than "
                 f"{str(self.path)!r}, so it cannot draft for it; give a run with the same tokenizers and direction"

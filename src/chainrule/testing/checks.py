@@ -33,8 +33,8 @@ from chainrule.evaluation.verify import (
     require,
     require_close,
 )
-from chainrule.models.base import AutoregressiveModel, CountModel, DensityModel, NeuralModel, Trainable
-from chainrule.models.conditional import Conditional
+from chainrule.interface.base import AutoregressiveModel, CountModel, DensityModel, NeuralModel, Trainable
+from chainrule.interface.conditional import Conditional
 from chainrule.objectives import Likelihood
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import CarriedSegments, Learner, WholeSequences

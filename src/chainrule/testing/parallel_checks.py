@@ -15,7 +15,7 @@ from chainrule.data.batching import Windows
 from chainrule.data.corpus import Corpus
 from chainrule.evaluation.verify import require, require_close
 from chainrule.evaluation.verify_parallel import PARALLEL_CHECKS, ParallelCheck, ParallelSubject
-from chainrule.models.conditional import ParallelModel
+from chainrule.interface.conditional import ParallelModel
 from chainrule.testing.checks import Sourced, resume_exactly, run_checks, short_run
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeTargets

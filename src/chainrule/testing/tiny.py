@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from chainrule.compose import COMPOSITES, build, kind
-from chainrule.models import FAMILIES
-from chainrule.models.base import AutoregressiveModel, CountModel, Model
-from chainrule.models.conditional import Conditional, ParallelModel
+from chainrule.families import build, composites, family, single_families
+from chainrule.interface.base import AutoregressiveModel, CountModel, Model
+from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.types import Sequences
 
 VOCABULARY = 5
@@ -163,12 +162,12 @@ def parallel_variants() -> list[tuple[str, str]]:
 
 
 def _families(kind: type[Model]) -> list[str]:
-    return [name for name, family in FAMILIES.items() if issubclass(family, kind)]
+    return [name for name, found in single_families().items() if issubclass(found, kind)]
 
 
 def composed_variants() -> list[tuple[str, str]]:
     """Every (composite, variant)."""
-    return [(name, variant) for name in COMPOSITES for variant in COMPOSED[name]]
+    return [(name, variant) for name in composites() for variant in COMPOSED[name]]
 
 
 def tiny_model(name: str, variant: str = "", *, seed: int = 0, vocabulary: int = VOCABULARY) -> AutoregressiveModel:
@@ -188,7 +187,7 @@ def tiny_parallel(name: str, variant: str = "", *, seed: int = 0, vocabulary: in
 def _random(name: str, forms: Mapping[str, Mapping[str, Any]], variant: str, seed: int, vocabulary: int) -> Model:
     torch.manual_seed(seed)
     sizes = {"vocabulary": vocabulary}
-    if issubclass(kind(name), Conditional):
+    if issubclass(family(name), Conditional):
         sizes["source_vocabulary"] = SOURCE_VOCABULARY
     model = build(name, {**sizes, **forms[variant or next(iter(forms))]})
     for part in model.modules():

@@ -62,7 +62,7 @@ class RunFolder:
         if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
             raise RunError(f"{str(self.path)!r} exists and is not a run; choose a new or empty folder")
 
-    def lay_out(
+    def create(
         self, config: RunConfig, tokenizer: Tokenizer | None = None, source_tokenizer: Tokenizer | None = None
     ) -> None:
         """Write what stands before the first step. The config comes last: with it the folder is a run."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from chainrule.data.corpus import Corpus
-from chainrule.models.base import CountModel
+from chainrule.interface.base import CountModel
 from chainrule.training.progress import Reporter
 from chainrule.types import Sequences, State
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chainrule.data.batching import Segment
-from chainrule.models.base import NeuralModel, OwnObjective, Trainable
+from chainrule.interface.base import NeuralModel, OwnObjective, Trainable
 from chainrule.objectives import Objective, Reporting
 from chainrule.types import Batch, Sequences, State, detach, map_state, merge, select, tensors
 
@@ -90,7 +90,7 @@ class WholeTargets(Learner):
         assert isinstance(batch, Batch)
         batch = batch.to(self.device)
         tokens = int(batch.target.lengths.sum())
-        chance = self.model.chance(batch)
+        chance = self.model.draw_noise(batch)
         total = 0.0
         for rows in torch.arange(len(chance), device=self.device).chunk(self.pieces):
             with self.precision():

@@ -18,7 +18,7 @@ from torch import Tensor
 from chainrule.config import TrainConfig
 from chainrule.data.batching import Feed, Position
 from chainrule.errors import ConfigError, RunError, TrainingError
-from chainrule.models.base import Trainable
+from chainrule.interface.base import Trainable
 from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
 from chainrule.training.learner import Learner, Loss
 from chainrule.training.optim import RecentMean, RunningMean, WeightMean, build_optimizers, set_rate

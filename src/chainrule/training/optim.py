@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from chainrule.config import TrainConfig
-from chainrule.models.base import Trainable
+from chainrule.interface.base import Trainable
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # a, b, c
 LONG = 1.5  # sides of a matrix, one to the other, from which on it pays to leave it out of the iteration

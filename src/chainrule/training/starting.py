@@ -16,10 +16,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from chainrule.compose import kind
 from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
-from chainrule.models.base import Model, Trainable
+from chainrule.families import family as family_named
+from chainrule.interface.base import Model, Trainable
 from chainrule.training.checkpoint import RunFolder, distinct_tensors
 
 FOUND_IN_DATA = ("vocabulary", "source_vocabulary")  # settings of a model that nobody chooses
@@ -37,7 +37,7 @@ class Start:
         """Refuses a run that can give nothing to the family."""
         folder = RunFolder(Path(path))
         config = folder.config()
-        first, second = kind(config.family), kind(family)
+        first, second = family_named(config.family), family_named(family)
         for name, one in ((config.family, first), (family, second)):
             if not issubclass(one, Trainable):
                 raise ConfigError(f"start_from is about weights that are trained, and a {name} has none; leave it out")
@@ -50,7 +50,7 @@ class Start:
 
     def settings(self, family: str) -> dict[str, Any]:
         """What the new run takes over where the user says nothing else; its vocabularies it must take over."""
-        known = kind(family).Config.model_fields.keys() - set(FOUND_IN_DATA)
+        known = family_named(family).Config.model_fields.keys() - set(FOUND_IN_DATA)
         found: dict[str, Any] = {
             "tokenizer": self.config.tokenizer,
             "data": {"separate": self.config.data.separate},

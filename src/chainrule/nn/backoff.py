@@ -20,7 +20,7 @@ from torch import Tensor
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError, TrainingError
-from chainrule.models.base import AutoregressiveModel, CountModel
+from chainrule.interface.base import AutoregressiveModel, CountModel
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # where counts of counts are too few to estimate them, as KenLM does
 BLOCK = 1 << 21  # predictions made at a time: few enough to stay in the cache

@@ -19,14 +19,15 @@ from torch import Tensor, nn
 
 from chainrule.data.counting import Progress
 from chainrule.errors import ConfigError
+from chainrule.families import build
 from chainrule.features import Pretrained
 from chainrule.features.stored import Row
-from chainrule.models.attentive_conv import AttentiveConv, AttentiveConvConfig
-from chainrule.models.base import Model, Trainable, readable
-from chainrule.models.capabilities import Embedder, Layered
-from chainrule.models.conditional import TranslationConfig
-from chainrule.models.elmo import ScalarMix
+from chainrule.interface.base import Model, Trainable, readable
+from chainrule.interface.capabilities import Embedder, Layered
+from chainrule.interface.conditional import TranslationConfig
 from chainrule.nn.norms import normalised
+from chainrule.nn.pooling import ScalarMix
+from chainrule.nn.tokens import TokenReadout
 from chainrule.types import Sequences
 
 EncoderName: TypeAlias = Literal["words", "attentive_conv", "pretrained", "run"]
@@ -86,7 +87,7 @@ class Encoder(nn.Module, ABC):
         """The parameters with a vector per token."""
         return iter(())
 
-    def prepare(self, rows: Iterable[Row], progress: Progress | None) -> None:
+    def precompute(self, rows: Iterable[Row], progress: Progress | None) -> None:
         """Compute beforehand what will be asked for again and again; by default there is no such thing."""
 
 
@@ -117,29 +118,37 @@ class Convolved(Encoder):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.model = AttentiveConv(
-            AttentiveConvConfig(
-                vocabulary=config.source_vocabulary,
-                width=config.embedding,
-                layers=config.encoder_layers,
-                heads=config.encoder_heads,
-                context=config.encoder_context,
-                dropout=config.dropout,
-                tied=True,  # nothing is predicted by it, so there is no use for a table of its own
-            )
+        model = build(
+            "attentive_conv",
+            {
+                "vocabulary": config.source_vocabulary,
+                "width": config.embedding,
+                "layers": config.encoder_layers,
+                "heads": config.encoder_heads,
+                "context": config.encoder_context,
+                "dropout": config.dropout,
+                "tied": True,  # the encoder predicts nothing, so it needs no output matrix of its own
+            },
         )
+        assert isinstance(model, TokenReadout)
+        self.model = model
         self.model.tokens.bias.requires_grad_(False)
 
     @property
     def width(self) -> int:
-        return self.model.config.width
+        return self._embedder.embedding_width
 
     @property
     def context(self) -> int:
+        assert self.model.context is not None
         return self.model.context - 1
 
+    @property
+    def _embedder(self) -> Embedder:
+        return cast(Embedder, self.model)
+
     def forward(self, texts: Sequences) -> Tensor:
-        return self.model.features(texts)
+        return self._embedder.embed(texts)
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.model.tables()
@@ -169,7 +178,7 @@ class PretrainedVectors(Encoder):
     def forward(self, texts: Sequences) -> Tensor:
         return cast(Tensor, self.model(texts))
 
-    def prepare(self, rows: Iterable[Row], progress: Progress | None) -> None:
+    def precompute(self, rows: Iterable[Row], progress: Progress | None) -> None:
         """Frozen vectors are the same in every pass over the data, so they are computed once and kept on disk."""
         if not self.model.fine_tune:
             self.model.precompute(rows, progress=progress)
@@ -185,8 +194,6 @@ class EmbedderVectors(Encoder):
         super().__init__()
         if config.embedder is None:
             raise ConfigError("encoder=run takes its settings from the run; train with chainrule, which fills them in")
-        from chainrule.models import build  # which knows all families, those that have an encoder among them
-
         settings = dict(config.embedder)
         model = build(settings.pop("family"), settings)
         if not isinstance(model, Embedder):

@@ -1,28 +1,35 @@
 """What some models can do besides. Each is a type that a family names among its bases, and that a decoder asks for.
 
 Directed        its tokens may run from the end of a text to its start
+Composite       composed of other models
 Branched        a mixture of predictions, each of which can be had by itself
-Plans           predicts many positions ahead, all at once
+BlockPredictor           predicts many positions ahead, all at once
 Rewindable      its state can forget the last tokens that it has read
-Guesses         knows its likeliest tokens without their probabilities
+GreedyDrafts         knows its likeliest tokens without their probabilities
 Embedder        gives every token of a text a vector
 └── Layered     ... and one of each of its layers
 Cloze           predicts hidden tokens from those around them
 Infills         writes what belongs in the gaps of its source
-Prepares        computes beforehand what it will need of its sources
+FitsStatistics  needs one pass over its training data before the first step
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from chainrule.data.counting import Progress
+from chainrule.interface.base import AutoregressiveModel
 from chainrule.types import Sequences, State
+
+TokenIds: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
+TokenPairs: TypeAlias = Iterable[tuple[TokenIds, TokenIds]]
+"""Ids of sources, each with those of its target."""
 
 
 class Directed(ABC):
@@ -30,8 +37,26 @@ class Directed(ABC):
 
     @property
     @abstractmethod
-    def backwards(self) -> bool:
+    def right_to_left(self) -> bool:
         """Whether the tokens that it is given run from the end of a text to its start."""
+
+
+def is_right_to_left(model: object) -> bool:
+    """Whether a text must be reversed before this model reads it."""
+    return isinstance(model, Directed) and model.right_to_left
+
+
+class Composite(Directed):
+    """A model composed of other models; stated beside AutoregressiveModel."""
+
+    @property
+    @abstractmethod
+    def components(self) -> Sequence[AutoregressiveModel]:
+        """The models that it is composed of."""
+
+    @property
+    def right_to_left(self) -> bool:
+        return all(is_right_to_left(part) for part in self.components)
 
 
 class Branched(ABC):
@@ -55,23 +80,23 @@ class Branched(ABC):
         """(2, ..., V), and the hidden vectors that they came from, to log P, (..., V)."""
 
 
-class Foresight(NamedTuple):
-    """What is foreseen of some texts."""
+class Lookahead(NamedTuple):
+    """What is lookahead_logits of some texts."""
 
     vectors: Tensor  # (B, P, D)
     firsts: list[int]  # the position of each row's first vector
     ends: list[int]  # and the one after its last
 
 
-class Plans(ABC):
+class BlockPredictor(ABC):
     """A model that can also predict many positions at once, without the tokens just before them."""
 
     @abstractmethod
-    def foresee(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Foresight:
+    def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
         """Of texts that begin with these ids, B of them, and go on; the sources where the model has some."""
 
     @abstractmethod
-    def foreseen(self, vectors: Tensor) -> Tensor:
+    def lookahead_logits(self, vectors: Tensor) -> Tensor:
         """(..., D) to logits (..., V)."""
 
 
@@ -83,11 +108,11 @@ class Rewindable(ABC):
         """The state before the last `counts` (B,) tokens of each row were read. The one given may be used up."""
 
 
-class Guesses(ABC):
+class GreedyDrafts(ABC):
     """A model that finds its likeliest continuation faster than by predictions of all tokens."""
 
     @abstractmethod
-    def guess(self, ids: Sequence[int], count: int) -> list[int]:
+    def greedy_draft(self, ids: Sequence[int], count: int) -> list[int]:
         """What greedy decoding writes after a text; it may be less exact, since whoever asks will check."""
 
 
@@ -129,9 +154,17 @@ class Infills(ABC):
         """The ids that stand for gaps, the first gap first."""
 
 
-class Prepares(ABC):
-    """A model that reads its sources by a part that is frozen: what that gives is computed once, before training."""
+class FitsStatistics(ABC):
+    """A model that needs one pass over its training data before the first step.
+
+    It may count which tokens are rare, or compute the outputs of a frozen encoder once. What it needs later is kept
+    in buffers or in the cache, so that a saved model works without the data.
+    """
 
     @abstractmethod
-    def prepare(self, sources: Iterable[Sequence[int] | npt.NDArray[Any]], progress: Progress | None = None) -> None:
-        """Of all sources that training and validation will read."""
+    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
+        """Read all training pairs once.
+
+        `held_out` are the pairs that validation will read. Nothing may be learned from them; a model with a frozen
+        encoder computes the encoder's output for them, too.
+        """

@@ -5,14 +5,13 @@ Model                           a family's network, its settings and its limits
 │   └── AutoregressiveModel     ... and what comes next, token by token?
 │       ├── NeuralModel         logits = readout(hidden), trained by gradients
 │       │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few cost only those
-│       │       └── TokenReadout    ... and that of the shared table of tokens
 │       └── Recomputed          any model without its cache: the slow reference for the fast paths
 └── Trainable                   learns by gradients
     └── OwnObjective            ... of a loss that is no sum over predictions of the next token
 CountModel                      beside one of them: learns by counting instead
 
-Models of a target given a source are in `models.conditional`, with those that write it whole; what some models can do
-besides is in `models.capabilities`.
+Models of a target given a source, the parallel ones among them, are in `interface.conditional`; what only some models
+can do is in `interface.capabilities`.
 
 Conventions. BOS lives inside the model: `start` gives the first prediction, so no decoder knows about it. EOS is
 an ordinary token. State is passed, never stored; `extend` may use its state up in place, `types.select` copies.
@@ -32,7 +31,6 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError
-from chainrule.nn.tokens import TokenTable
 from chainrule.types import Batch, Sequences, State, Step
 
 
@@ -105,7 +103,7 @@ class AutoregressiveModel(DensityModel):
         """Read tokens (B, K) after those in the state: prefill, single steps and streams alike."""
 
     @property
-    def reach(self) -> int | None:
+    def receptive_field(self) -> int | None:
         """How many of the tokens before it a prediction can depend on; None where there is no limit."""
         return self.context
 
@@ -152,7 +150,7 @@ class Trainable(Model):
         """The parameters with a vector per token or position, embeddings and readouts; optimizers treat them apart."""
 
     @abstractmethod
-    def expect(self, log_frequencies: Tensor) -> None:
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
         """Let a new model begin by predicting these frequencies of tokens (V,), up to a constant, whatever it reads.
 
         They can be counted in a moment, where learning them one small step at a time takes most of a short training.
@@ -164,7 +162,7 @@ class OwnObjective(Trainable):
     """A model that no objective over the next token can train, so it brings its own."""
 
     @abstractmethod
-    def chance(self, batch: Batch) -> Tensor:
+    def draw_noise(self, batch: Batch) -> Tensor:
         """(B, ·) numbers from [0, 1): all that is random about the loss of a batch but dropout, row by row.
 
         They are drawn apart, so that a batch that is computed in pieces has the loss of the whole.
@@ -261,7 +259,7 @@ class TabledReadout(NeuralModel):
         return F.linear(hidden, weight[: self.vocabulary], bias)
 
     @torch.no_grad()
-    def expect(self, log_frequencies: Tensor) -> None:
+    def init_output_bias(self, log_frequencies: Tensor) -> None:
         bias = self.readout_table().bias
         if bias is not None:
             bias.copy_(log_frequencies)
@@ -277,21 +275,6 @@ class TabledReadout(NeuralModel):
             return scores
         own_bias, shared_bias = bias[ids].tensor_split([len(own)])
         return Scores(scores.own + own_bias, scores.shared + shared_bias)
-
-
-class TokenReadout(TabledReadout):
-    """A neural model whose readout is that of `nn.tokens`, which a family makes as `self.tokens`."""
-
-    tokens: TokenTable
-
-    def tables(self) -> Iterator[nn.Parameter]:
-        yield from self.tokens.tables()
-
-    def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.tokens.readout(hidden)
 
 
 def shift_right(ids: Tensor, bos: int) -> Tensor:

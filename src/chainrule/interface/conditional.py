@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError, DecodingError
-from chainrule.models.base import DensityModel, OwnObjective
+from chainrule.interface.base import DensityModel, OwnObjective
 from chainrule.types import Batch, Sequences
 
 
@@ -80,7 +80,7 @@ class Conditional(ABC):
         return source
 
 
-class Effort(NamedTuple):
+class DecodingBudget(NamedTuple):
     """How much a parallel model may do for a target."""
 
     passes: int = 1  # over all positions
@@ -88,7 +88,7 @@ class Effort(NamedTuple):
     beam: int = 1  # targets that are followed side by side, where a model can weigh them
 
 
-class Written(NamedTuple):
+class ParallelOutput(NamedTuple):
     """A target that was written whole."""
 
     ids: list[int]  # with EOS at its end, where it was written
@@ -108,19 +108,21 @@ class ParallelModel(Conditional, OwnObjective, DensityModel):
 
     @property
     @abstractmethod
-    def usual(self) -> Effort:
+    def default_budget(self) -> DecodingBudget:
         """What is done where nobody says how much; a single pass where the model has no second one to make."""
 
     @abstractmethod
-    def write(self, source: Sequences, effort: Effort, *, eos: int = 0, suppress: Sequence[int] = ()) -> list[Written]:
+    def generate(
+        self, source: Sequences, budget: DecodingBudget, *, eos: int = 0, suppress: Sequence[int] = ()
+    ) -> list[ParallelOutput]:
         """The best target of each source, without the ids to suppress."""
 
 
-def require_one_pass(effort: Effort) -> None:
+def require_one_pass(budget: DecodingBudget) -> None:
     """For a model that has no second pass to make and no lengths to choose from."""
-    if (effort.passes, effort.lengths) != (1, 1):
+    if (budget.passes, budget.lengths) != (1, 1):
         raise DecodingError(
-            f"this model writes in one pass and chooses no length, and {effort.passes} passes with {effort.lengths} "
+            f"this model writes in one pass and chooses no length, and {budget.passes} passes with {budget.lengths} "
             "lengths were asked for; leave them out, or train nonautoregressive with model.output=masked"
         )
 

@@ -10,35 +10,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from chainrule.models.base import AutoregressiveModel, TabledReadout
-from chainrule.models.conditional import Conditional, TranslationConfig
+from chainrule.interface.base import AutoregressiveModel, TabledReadout
+from chainrule.interface.capabilities import TokenPairs
+from chainrule.interface.conditional import Conditional, TranslationConfig
 from chainrule.types import Batch, Sequences, State, Step
 
 EOS = 0  # of every tokenizer
 NOBODY = -1  # where a token has fewer partners than there is room for
-
-Ids: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
-Pairs: TypeAlias = Iterable[tuple[Ids, Ids]]
-"""Ids of sources and of their translations."""
-
-
-class Surveys(ABC):
-    """Beside NeuralModel: wants to see all training pairs once, before the first step, to know which words are rare.
-
-    What it finds is kept in buffers, so that a model that was saved knows it without the data.
-    """
-
-    @abstractmethod
-    def survey(self, pairs: Pairs) -> None:
-        """Look at every training pair."""
 
 
 class Shortlists(ABC):
@@ -75,7 +60,7 @@ class Shortlist(nn.Module):
         return listed.scatter_(1, partners.where(found, EOS), True)  # EOS is listed anyway
 
 
-def partners_of(pairs: Pairs, rare: npt.NDArray[np.bool_], source_vocabulary: int, count: int) -> Tensor:
+def partners_of(pairs: TokenPairs, rare: npt.NDArray[np.bool_], source_vocabulary: int, count: int) -> Tensor:
     """(source vocabulary, C): for each source token its C best partners among the rare target words (V,).
 
     Best by Dice's coefficient 2 n(s, y) / (n(s) + n(y)) over sentences: a count alone would favour words that stand
