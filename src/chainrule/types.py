@@ -32,8 +32,7 @@ class Sequences(NamedTuple):
     @property
     def mask(self) -> Tensor:
         """(B, T), true where a token is real."""
-        positions = torch.arange(self.ids.shape[1], device=self.ids.device)
-        return positions < self.lengths[:, None]
+        return length_mask(self.lengths, self.ids.shape[1])
 
     @classmethod
     def full(cls, ids: Tensor) -> Sequences:
@@ -42,13 +41,21 @@ class Sequences(NamedTuple):
         return cls(ids, torch.full((rows,), width, dtype=torch.int64, device=ids.device))
 
     @classmethod
-    def pack(cls, rows: Sequence[Sequence[int] | npt.NDArray[Any]]) -> Sequences:
+    def pack(cls, rows: Sequence[Sequence[int] | npt.NDArray[Any]], device: torch.device | str = "cpu") -> Sequences:
         """Pad rows of unequal length with zeros on the right."""
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         ids = torch.zeros(len(rows), max(1, max((len(row) for row in rows), default=1)), dtype=torch.int64)
         for index, row in enumerate(rows):
             ids[index, : len(row)] = torch.tensor(row, dtype=torch.int64)
-        return cls(ids, lengths)
+        return cls(ids, lengths).to(device)
+
+    def to(self, device: torch.device | str) -> Sequences:
+        return Sequences(self.ids.to(device), self.lengths.to(device))
+
+
+def length_mask(lengths: Tensor, width: int) -> Tensor:
+    """Return a (B, width) bool tensor, true at the first `lengths` (B,) positions of each row."""
+    return torch.arange(width, device=lengths.device) < lengths[:, None]
 
 
 class Batch(NamedTuple):
@@ -58,11 +65,7 @@ class Batch(NamedTuple):
     source: Sequences | None = None
 
     def to(self, device: torch.device | str) -> Batch:
-        source = self.source
-        return Batch(
-            Sequences(self.target.ids.to(device), self.target.lengths.to(device)),
-            None if source is None else Sequences(source.ids.to(device), source.lengths.to(device)),
-        )
+        return Batch(self.target.to(device), None if self.source is None else self.source.to(device))
 
 
 class Step(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 
 from chainrule.decoding import Search, Translator, translate, write
 from chainrule.decoding.parallel import effort_of
-from chainrule.decoding.translation import log_probs, packed
+from chainrule.decoding.translation import log_probs
 from chainrule.errors import DecodingError
 from chainrule.evaluation.translation import score_translations
 from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput
@@ -94,7 +94,9 @@ def test_pairs_are_as_likely_as_the_model_says(model: ParallelModel) -> None:
     found = log_probs(model, SOURCES, targets)
     for nats, source, target in zip(found, SOURCES, targets, strict=True):
         with torch.no_grad():
-            alone = float(model.log_prob(Batch(packed([target], model), packed([source], model))))
+            alone = float(
+                model.log_prob(Batch(Sequences.pack([target], model.device), Sequences.pack([source], model.device)))
+            )
         assert nats == pytest.approx(alone)
 
 

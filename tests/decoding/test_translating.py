@@ -6,18 +6,19 @@ import math
 import pytest
 import torch
 
+from chainrule.data.batching import by_length
 from chainrule.decoding import Search, Translator, agreed, beam_search, streamed, translate
 from chainrule.decoding.copying import copied, surfaces
 from chainrule.decoding.ranking import coverage, power, wu
 from chainrule.decoding.sentences import Translated
-from chainrule.decoding.translation import attention, by_length, log_probs, packed
+from chainrule.decoding.translation import attention, log_probs
 from chainrule.errors import ConfigError, DecodingError
 from chainrule.interface.base import Recomputed
 from chainrule.interface.capabilities import Composite
 from chainrule.models.transformer import Transformer
 from chainrule.testing import tiny_model
 from chainrule.tokenizers.words import Words
-from chainrule.types import Batch
+from chainrule.types import Batch, Sequences
 
 EOS = 0
 VOCABULARY = 5
@@ -47,7 +48,7 @@ def attentive():
 
 
 def log_prob(model, source, ids):
-    return model.log_prob(Batch(packed([ids], model), packed([source], model))).item()
+    return model.log_prob(Batch(Sequences.pack([ids], model.device), Sequences.pack([source], model.device))).item()
 
 
 def assert_same(one, other):
@@ -117,7 +118,7 @@ def test_the_normaliser_of_wu_is_gentler_with_short_translations():
 
 def test_the_search_needs_no_cache_and_changes_nothing_that_it_was_given(model):
     """Without a cache the source itself is in the state, whose rows the search moves in place."""
-    source = packed(SOURCES, model)
+    source = Sequences.pack(SOURCES, model.device)
     before = source.ids.clone(), source.lengths.clone()
     found = [
         beam_search(any_model, [[]] * len(SOURCES), width=4, length=6, eos=EOS, num=2, source=source)
@@ -153,7 +154,7 @@ def test_more_results_than_the_beam_holds_are_refused():
 
 def test_lengths_that_do_not_match_the_prompts_are_refused(attentive):
     with pytest.raises(DecodingError, match="2 prompts came with 1 lengths"):
-        beam_search(attentive, [[], []], width=1, length=[3], source=packed(SOURCES[:2], attentive))
+        beam_search(attentive, [[], []], width=1, length=[3], source=Sequences.pack(SOURCES[:2], attentive.device))
 
 
 def test_what_does_not_fit_into_the_model_has_no_probability(attentive):

@@ -12,6 +12,7 @@ rows rank, rank + world, ... of every batch: together they have what a single pr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
 import numpy as np
@@ -268,6 +269,21 @@ def _padded(corpus: Corpus, starts: Integers, lengths: Integers) -> Sequences:
     real = columns < lengths[:, None]
     places = np.where(real, starts[:, None] + columns, 0)
     return Sequences(_tensor(np.where(real, corpus.tokens[places], 0)), torch.from_numpy(lengths))
+
+
+def by_length(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:
+    """Yield indices in groups of similar length, the shortest first.
+
+    A group has at most `rows` indices and at most `tokens` tokens including padding, or is a single longer row.
+    """
+    group: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        if group and (len(group) == rows or (len(group) + 1) * lengths[index] > tokens):
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
 
 
 def cut_documents(offsets: Integers, longest: int | None) -> tuple[Integers, Integers]:

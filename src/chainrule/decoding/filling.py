@@ -18,7 +18,6 @@ import torch
 
 from chainrule.data.spans import Corruption
 from chainrule.decoding.beam import beam_search, likeliest
-from chainrule.decoding.translation import packed
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel, Model
 from chainrule.interface.capabilities import Cloze, Infills
@@ -108,7 +107,7 @@ def _fill_spans(
             length_penalty=0.0,
             ended_first=True,
             suppress=sorted({*closers, *limits.suppress} - {closing}),
-            source=packed([source] * len(written), model),
+            source=Sequences.pack([source] * len(written), model.device),
         )
         ended = any(one.finished == "eos" for row in results for one in row)
         found = _best(

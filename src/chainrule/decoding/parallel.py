@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
-from chainrule.decoding.translation import TOKENS_AT_ONCE, Search, Translation, by_length, packed
+from chainrule.data.batching import by_length
+from chainrule.decoding.translation import TOKENS_AT_ONCE, Search, Translation
 from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput
+from chainrule.types import Sequences
 
 
 @torch.inference_mode()
@@ -31,7 +33,9 @@ def write(
     budget = effort_of(model, search)
     found: list[list[Translation]] = [[] for _ in sources]
     for rows in by_length([len(source) for source in sources], batch, TOKENS_AT_ONCE // budget.lengths):
-        written = model.generate(packed([sources[row] for row in rows], model), budget, eos=eos, suppress=suppress)
+        written = model.generate(
+            Sequences.pack([sources[row] for row in rows], model.device), budget, eos=eos, suppress=suppress
+        )
         for row, one in zip(rows, written, strict=True):
             found[row] = [_translation(one, eos)]
     return found

@@ -11,7 +11,7 @@ Shape letters: T target positions, S source positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Self
 
 import torch
@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from chainrule.config import Settings
+from chainrule.data.batching import by_length
 from chainrule.decoding.beam import beam_search
 from chainrule.decoding.choose import GREEDY
 from chainrule.decoding.drafts import Drafter
@@ -145,7 +146,7 @@ class _Decoder:
             num=search.beam if search.coverage_penalty else search.n_best,
             ended_first=True,
             suppress=self.suppress,
-            source=packed(sources, self.model),
+            source=Sequences.pack(sources, self.model.device),
         )
 
     def _drafted(self, sources: Sequence[Sequence[int]]) -> list[list[Generation]]:
@@ -157,7 +158,7 @@ class _Decoder:
             seeds=[0] * len(sources),  # nothing is drawn
             eos=self.eos,
             suppress=self.suppress,
-            source=packed(sources, self.model),
+            source=Sequences.pack(sources, self.model.device),
             draft=self.draft,
             pace=self.pace,
         )
@@ -193,7 +194,7 @@ def attention(model: DensityModel, sources: Sequence[Sequence[int]], targets: Se
             "this model has no attention over its source, so coverage, copying and alignments are not possible; "
             "train a family that has it, such as transformer"
         )
-    maps = model.attention_maps(Batch(packed(targets, model), packed(sources, model)))
+    maps = model.attention_maps(Batch(Sequences.pack(targets, model.device), Sequences.pack(sources, model.device)))
     return [
         weights[: len(target), : len(source)] for weights, target, source in zip(maps, targets, sources, strict=True)
     ]
@@ -218,28 +219,13 @@ def log_probs(
     at_once = min(TOKENS_AT_ONCE, PREFILL_LOGITS // model.vocabulary)
     for group in by_length([lengths[row] for row in fitting], batch, at_once):
         rows = [fitting[place] for place in group]
-        pairs = Batch(packed([targets[row] for row in rows], model), packed([sources[row] for row in rows], model))
+        pairs = Batch(
+            Sequences.pack([targets[row] for row in rows], model.device),
+            Sequences.pack([sources[row] for row in rows], model.device),
+        )
         for row, nats in zip(rows, model.log_prob(pairs).tolist(), strict=True):
             found[row] = nats
     return found
-
-
-def by_length(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:
-    """Indices in groups of similar length: at most `rows` of them, and `tokens` with padding unless one is longer."""
-    group: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
-        if group and (len(group) == rows or (len(group) + 1) * lengths[index] > tokens):
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group
-
-
-def packed(rows: Sequence[Sequence[int]], model: DensityModel) -> Sequences:
-    """Rows of ids as the model takes them."""
-    ids, lengths = Sequences.pack(rows)
-    return Sequences(ids.to(model.device), lengths.to(model.device))
 
 
 def shortlisted(model: DensityModel) -> AutoregressiveModel:

@@ -30,8 +30,8 @@ from pydantic import Field
 from torch import Tensor
 
 from chainrule.config import Settings
+from chainrule.data.batching import by_length
 from chainrule.data.corpus import Corpus
-from chainrule.decoding.translation import by_length
 from chainrule.errors import ConfigError, DataError
 from chainrule.interface.base import AutoregressiveModel, DensityModel, NeuralModel
 from chainrule.interface.conditional import Conditional, ParallelModel

@@ -10,10 +10,10 @@ from typing import Any, final
 import numpy as np
 
 from chainrule.config import RunConfig
+from chainrule.data.batching import by_length
 from chainrule.data.conllu import END_OF_WORD, prepare_tagged
 from chainrule.data.examples import PreparedExamples
 from chainrule.decoding.beam import beam_search
-from chainrule.decoding.translation import by_length, packed
 from chainrule.evaluation.labels import LabelScore
 from chainrule.interface.base import Trainable
 from chainrule.material.base import Lessons
@@ -65,7 +65,7 @@ class TagMaterial(ExampleMaterial):
         assert isinstance(model, Tagger)
         if self.known:
             words = Sequences.pack([np.frombuffer(word, np.int32).tolist() for word in self.known])
-            model.spelled.know(Sequences(words.ids.to(model.device), words.lengths.to(model.device)))
+            model.spelled.know(words.to(model.device))
         return super().lessons(model, config, reporter)
 
     def measure(self, model: Trainable, config: RunConfig) -> Callable[[], Record]:
@@ -80,7 +80,9 @@ class TagMaterial(ExampleMaterial):
             for group in by_length([len(source) for source, _ in pairs], 64, config.train.batch_tokens * 4):
                 sources, targets = zip(*(pairs[row] for row in group), strict=True)
                 lengths = [len(target) for target in targets]
-                found = beam_search(model, [[]] * len(group), width=1, length=lengths, source=packed(sources, model))
+                found = beam_search(
+                    model, [[]] * len(group), width=1, length=lengths, source=Sequences.pack(sources, model.device)
+                )
                 for (one, *_), target in zip(found, targets, strict=True):
                     right += sum(tag == wanted for tag, wanted in zip(one.ids, target, strict=True))
             return {"valid_accuracy": right / sum(len(target) for _, target in pairs)}

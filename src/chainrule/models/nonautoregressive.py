@@ -55,7 +55,7 @@ from chainrule.nn.ctc_search import Slot, Weights, search
 from chainrule.nn.linear import inward
 from chainrule.nn.masking import first
 from chainrule.nn.tokens import PairTable
-from chainrule.types import Batch, Sequences, map_state
+from chainrule.types import Batch, Sequences, length_mask, map_state
 
 BEAM = 5  # targets that are followed where nobody says how many
 FAIR = -3.5  # nats below the best choice of a slot, up to which a token is tried
@@ -306,7 +306,7 @@ class Slots(Output):
 
     def _lattice(self, body: Body, hidden: Tensor, slots: Tensor, target: Sequences, smoothing: float = 0.0) -> Lattice:
         """How likely each real slot is to say the tokens of its target: no other word meets the slots of padding."""
-        real = _up_to(slots, hidden.shape[1])
+        real = length_mask(slots, hidden.shape[1])
         vectors, silence = hidden[real], self._silence(hidden)  # (N, D), (B, U)
         ids = target.ids[real.nonzero()[:, 0]]  # (N, T)
         spoken = body.tokens.log_probs(vectors, ids, smoothing=smoothing) + F.logsigmoid(-silence[real])[:, None]
@@ -319,7 +319,7 @@ class Slots(Output):
 
         Where silence has half of the probability, no token can have more, and no word is scored.
         """
-        real, silence = _up_to(slots, hidden.shape[1]), self._silence(hidden)
+        real, silence = length_mask(slots, hidden.shape[1]), self._silence(hidden)
         open_ = real & (silence < 0)
         path = torch.full_like(silence, body.nothing, dtype=torch.int64)
         log_probs = F.logsigmoid(silence).masked_fill_(~real, 0.0)
@@ -332,7 +332,7 @@ class Slots(Output):
 
     def _chances(self, body: Body, hidden: Tensor, slots: Tensor, suppress: Sequence[int]) -> list[list[Slot]]:
         """Of each row, the choices of its slots that are not much worse than the best one."""
-        real, silence = _up_to(slots, hidden.shape[1]), self._silence(hidden)
+        real, silence = length_mask(slots, hidden.shape[1]), self._silence(hidden)
         open_ = real & (silence < -FAIR)  # else no token is likely enough beside silence
         nats = body.tokens.readout(hidden[open_]).log_softmax(-1) + F.logsigmoid(-silence[open_])[:, None]
         if suppress:
@@ -359,7 +359,7 @@ class Slots(Output):
         hidden = body.decode(inputs, slots, read.memory)
         wanted = self._lattice(body, hidden, slots, target).best(body.nothing)
         path, _ = self._path(body, hidden, slots, ())
-        real = _up_to(slots, inputs.shape[1])
+        real = length_mask(slots, inputs.shape[1])
         wrong = ((path != wanted) & real).sum(1)
         return wanted, first(chance[:, : real.shape[1]], real, self.glancing * wrong)
 
@@ -412,7 +412,7 @@ class Masks(Output):
 
     def refined(self, body: Body, read: Read, lengths: Tensor, passes: int, suppress: Sequence[int]) -> Draft:
         """Predict everything, then what is least sure once more in each further pass, less and less of it."""
-        real = _up_to(lengths, int(lengths.max()))
+        real = length_mask(lengths, int(lengths.max()))
         nothing = torch.full(real.shape, body.nothing, device=real.device)
         draft = Draft(nothing, torch.zeros(real.shape, dtype=read.encoded.dtype, device=real.device))
         unknown = real
@@ -444,7 +444,7 @@ class Masks(Output):
 
     def _lengths(self, read: Read) -> Tensor:
         """(B, C) nats of every length from 1 on."""
-        real = _up_to(read.lengths, read.encoded.shape[1])
+        real = length_mask(read.lengths, read.encoded.shape[1])
         mean = read.encoded.masked_fill(~real[..., None], 0.0).sum(1) / read.lengths[:, None]
         every = torch.arange(self.longest, device=mean.device)
         places = every + self.longest - read.lengths[:, None]  # (B, C)
@@ -469,8 +469,3 @@ class Draft(NamedTuple):
 
 
 OUTPUTS: dict[str, type[Slots] | type[Masks]] = {"ctc": Slots, "masked": Masks}
-
-
-def _up_to(lengths: Tensor, width: int) -> Tensor:
-    """(B, K), true where a position is real."""
-    return torch.arange(width, device=lengths.device) < lengths[:, None]

@@ -22,7 +22,7 @@ from chainrule.nn.branches import at
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.pooling import AttentionPooling
 from chainrule.nn.recurrent_encoder import RecurrentEncoder
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Batch, Sequences, State, length_mask
 
 IMPOSSIBLE = -1e4
 """A logit whose probability underflows to 0. Finite, so that a target that cannot be has a loss like any other."""
@@ -187,7 +187,7 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
     def _starts(self, vectors: Tensor, topic: Tensor, places: Tensor) -> Tensor:
         """(B, V) logits."""
         scores = self.start_out(F.relu(self.start_place(vectors) + self.start_question(topic)[:, None]))[..., 0]
-        real = torch.arange(vectors.shape[1], device=places.device) < places[:, None]
+        real = length_mask(places, vectors.shape[1])
         highest = vectors.masked_fill(~real[..., None], -1.0).amax(1)  # outputs of an LSTM lie above −1
         return self._over_places(self.nowhere(torch.cat([topic, highest], -1)), scores.masked_fill(~real, IMPOSSIBLE))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from chainrule.nn.positions import sinusoids
@@ -58,8 +57,3 @@ class Allocation(nn.Module):
         contexts = log_shares.softmax(-1) @ vectors
         mass = log_shares.exp().sum(-1)
         return Allocated(contexts * wanted[..., None], mass * wanted)
-
-
-def first(counts: Tensor, width: int) -> Tensor:
-    """(B, P) bool: the first so many of `width` positions in each row."""
-    return torch.arange(width, device=counts.device) < counts[:, None]

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chainrule.nn.dropout import dropped
+from chainrule.types import length_mask
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """query, key, value of the new tokens, (B, H, K, D) each, to what they gather from the past: (B, H, K, D)."""
@@ -128,7 +129,7 @@ def padding_bias(lengths: Tensor, width: int, dtype: torch.dtype) -> Tensor | No
     """What is added to the scores of sources padded to `width`: (B, 1, 1, S), 0 or −∞; None where all are full."""
     if int(lengths.min()) >= width:
         return None
-    padding = torch.arange(width, device=lengths.device) >= lengths[:, None]  # (B, S)
+    padding = ~length_mask(lengths, width)  # (B, S)
     zeros = torch.zeros(padding.shape, dtype=dtype, device=lengths.device)
     return zeros.masked_fill_(padding, -torch.inf)[:, None, None]
 

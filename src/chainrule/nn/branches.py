@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chainrule.nn.allocation import Allocation, first
+from chainrule.nn.allocation import Allocation
 from chainrule.nn.attention import SourceAttention, padding_bias
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent import GRU, LayerState
 from chainrule.nn.recurrent_encoder import RecurrentEncoder
+from chainrule.types import length_mask
 
 
 class Plan(NamedTuple):
@@ -49,8 +50,8 @@ class Branches(nn.Module):
 
     def plan(self, source: Tensor, lengths: Tensor, counts: Tensor) -> Plan:
         """For source vectors (B, S, D) and so many positions in each row, (B,)."""
-        wanted = first(counts, int(counts.max()))
-        contexts, mass = self.allocation(source, first(lengths, source.shape[1]), wanted)
+        wanted = length_mask(counts, int(counts.max()))
+        contexts, mass = self.allocation(source, length_mask(lengths, source.shape[1]), wanted)
         drafts = self.drafting(self.dropout(contexts.transpose(0, 1)), counts).outputs.transpose(0, 1)
         weights = (mass / self.least_mass).clamp(max=1) if self.least_mass else wanted.to(mass)
         return Plan(source, lengths, contexts, drafts, weights)

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.types import Sequences
+from chainrule.types import Sequences, length_mask
 
 NEVER = -1e9  # stands for −∞, whose gradient would not be a number
 
@@ -134,6 +134,6 @@ class Lattice:
 def spelt(path: Tensor, slots: Tensor, silence: int) -> list[list[int]]:
     """What paths (B, U) spell: repetitions said once, silence dropped."""
     new = F.pad(path[:, 1:] != path[:, :-1], (1, 0), value=True)
-    real = torch.arange(path.shape[1], device=path.device) < slots[:, None]
+    real = length_mask(slots, path.shape[1])
     said = new & real & (path != silence)
     return [row[kept].tolist() for row, kept in zip(path, said, strict=True)]

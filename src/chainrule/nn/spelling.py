@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chainrule.types import Sequences
+from chainrule.types import Sequences, length_mask
 
 MULTIPLIER = 6364136223846793005  # of Knuth's MMIX; powers of it spread over all 64 bits
 
@@ -87,7 +87,7 @@ class SpelledWords(nn.Module):
         """The vectors of all words (B, W, D), zeros past the last of a row; and how many there are, (B,)."""
         words = Words.find(sentences, self.separator)
         vectors = torch.cat([self._meanings(sentences, words), self._spellings(sentences, words)], -1)
-        real = torch.arange(words.most, device=vectors.device) < words.counts[:, None]
+        real = length_mask(words.counts, words.most)
         return vectors * real[..., None], words.counts
 
     def _meanings(self, sentences: Sequences, words: Words) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from chainrule.config import RunConfig
-from chainrule.decoding.translation import by_length
+from chainrule.data.batching import by_length
 from chainrule.errors import ConfigError
 from chainrule.features.extraction import TextFeatures
 from chainrule.interface.base import Model

@@ -14,11 +14,11 @@ from chainrule.data.cleaning import sentence
 from chainrule.data.labelled import encode_labelled, encode_text, read_labelled
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import normalisation_of
-from chainrule.decoding.translation import packed
 from chainrule.errors import ConfigError
 from chainrule.evaluation.labels import LabelScore, label_score
 from chainrule.models.classifier import Classifier
 from chainrule.runs.predicting import HELD, PredictingRun, Said, held, in_groups
+from chainrule.types import Sequences
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -71,7 +71,7 @@ class LabelRun(PredictingRun):
         cut = [row[: self.model.source_context] for row in rows]
 
         def compute(group: Sequence[int]) -> list[Probabilities]:
-            logits = self.model.start(packed([cut[row] for row in group], self.model)).logits[:, 0]
+            logits = self.model.start(Sequences.pack([cut[row] for row in group], self.model.device)).logits[:, 0]
             return list(logits.double().softmax(-1).cpu().numpy())
 
         found = in_groups([len(row) for row in cut], compute, progress=progress)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Self, TypeVar
 
 from chainrule.config import RunConfig, Settings
-from chainrule.decoding.translation import by_length
+from chainrule.data.batching import by_length
 from chainrule.interface.base import AutoregressiveModel, Model
 from chainrule.runs.base import Run
 from chainrule.tokenizers import Tokenizer

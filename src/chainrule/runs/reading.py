@@ -13,11 +13,11 @@ import torch
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.squad import Answer, Cutter, Passage, Question, encode_questions, read_squad
 from chainrule.decoding.pointing import Span, best_spans
-from chainrule.decoding.translation import packed
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.reading import ReadingScore, reading_score
 from chainrule.models.reader import SpanReader
 from chainrule.runs.predicting import PredictingRun, Said, in_groups
+from chainrule.types import Sequences
 
 
 class Answered(NamedTuple):
@@ -80,7 +80,7 @@ class ReadingRun(PredictingRun):
             )
 
         def compute(group: Sequence[int]) -> list[Span]:
-            return best_spans(self.model, packed([sources[row] for row in group], self.model))
+            return best_spans(self.model, Sequences.pack([sources[row] for row in group], self.model.device))
 
         return in_groups([len(row) for row in sources], compute, progress=progress)
 

@@ -11,12 +11,12 @@ from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import normalisation_of
 from chainrule.decoding.beam import beam_search
 from chainrule.decoding.generate import Generation
-from chainrule.decoding.translation import packed
 from chainrule.decoding.viterbi import viterbi
 from chainrule.errors import ConfigError, nearest
 from chainrule.evaluation.labels import LabelScore, label_score
 from chainrule.models.tagger import Tagger
 from chainrule.runs.predicting import HELD, PredictingRun, Said, held, in_groups
+from chainrule.types import Sequences
 
 SEARCHES = ("viterbi", "greedy", "beam")
 
@@ -82,7 +82,7 @@ class TagRun(PredictingRun):
             raise ConfigError(f"unknown search {search!r}; {nearest(search, SEARCHES)}")
 
         def compute(group: Sequence[int]) -> list[Generation]:
-            source = packed([rows[row] for row in group], self.model)
+            source = Sequences.pack([rows[row] for row in group], self.model.device)
             counts = [lengths[row] for row in group]
             if search == "viterbi":
                 return viterbi(self.model, counts, source=source)
