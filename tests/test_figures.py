@@ -64,7 +64,7 @@ def test_an_lstm_of_the_penn_treebank_in_25_minutes_and_its_mixture_in_40(real_d
     assert run.info()["test"]["perplexity"] <= 115
     train_words(ptb, "ptb.", "ngram", tmp_path / "ngram")
     parts = [tmp_path / "lstm", tmp_path / "ngram"]
-    both = chainrule.mix(parts, out=tmp_path / "both", kind="ensemble", recall=2000)
+    both = chainrule.mix(parts, out=tmp_path / "both", kind="ensemble", neural_cache=2000)
     assert both.info()["test"]["perplexity"] <= 92
 
 
@@ -78,7 +78,7 @@ def test_a_mixture_of_wikitext_2_in_an_hour(real_data: RealData, tmp_path: Path)
     train_words(wikitext, "", "recurrent", tmp_path / "lstm", minutes=25, threads=1, settings=settings)
     train_words(wikitext, "", "ngram", tmp_path / "ngram")
     parts = [tmp_path / "lstm", tmp_path / "ngram"]
-    both = chainrule.mix(parts, out=tmp_path / "both", kind="ensemble", recall=2000)
+    both = chainrule.mix(parts, out=tmp_path / "both", kind="ensemble", neural_cache=2000)
     assert both.info()["test"]["perplexity"] <= 125
 
 

@@ -69,7 +69,7 @@ FAMILIES = Registry(
         "ensemble": "compose.ensemble:Ensemble",
         "reverse": "compose.reverse:Reverse",
         "sliding": "compose.sliding:Sliding",
-        "recall": "compose.recall:Recall",
+        "neural_cache": "compose.neural_cache:NeuralCache",
     }
 )
 

@@ -14,7 +14,7 @@ from chainrule.compose.ensemble import Ensemble
 from chainrule.compose.fit import Fit, fit_gate
 from chainrule.compose.gate import GATES, FixedGate
 from chainrule.compose.mixture import Mixture
-from chainrule.compose.recall import Recall, can_recall, fit_recall
+from chainrule.compose.neural_cache import NeuralCache, fit_neural_cache, supports_neural_cache
 from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus
@@ -36,7 +36,7 @@ def mix(
     gate: GateName = "context",
     kind: Literal["mixture", "ensemble"] = "mixture",
     weights: Sequence[float] | None = None,
-    recall: int | None = None,
+    neural_cache: int | None = None,
     valid: str | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -50,14 +50,14 @@ def mix(
     with the gate that came of that. Neither is scored if `scored` is false. The new run holds the weights of its parts
     and does not need their folders.
 
-    With `recall`, every part that can (see `compose.recall`) also remembers so many of the last tokens of the text that
-    it reads; a single run may then be given.
+    With `neural_cache`, every part that supports one gets a neural cache of that many tokens (`compose.neural_cache`);
+    a single run may then be given.
     """
     reporter = reporter or Reporter()
     for word, given, known in (("kind", kind, KINDS), ("gate", gate, GATES)):
         if given not in known:
             raise ConfigError(f"unknown {word} {given!r}; {nearest(given, known)}")
-    if len(runs) < (2 if recall is None else 1):
+    if len(runs) < (2 if neural_cache is None else 1):
         raise ConfigError(f"{len(runs)} run was given; name at least two to put together")
     folder = RunFolder(Path(out))
     folder.require_free()
@@ -66,7 +66,9 @@ def mix(
     opened = [load(path, SequenceRun, device=device) for path in runs]  # type: ignore[type-abstract]  # none is made
     _require_one_vocabulary(opened)
     held_out = _held_out(opened, valid, reporter)
-    parts = [run.autoregressive if recall is None else _remembering(run, recall, held_out, reporter) for run in opened]
+    parts = [run.autoregressive for run in opened]
+    if neural_cache is not None:
+        parts = [_with_neural_cache(run, neural_cache, held_out, reporter) for run in opened]
     model = KINDS[kind].of(parts, gate=gate, weights=weights)
     config = RunConfig(
         family=kind,
@@ -92,18 +94,18 @@ def mix(
     return run
 
 
-def _remembering(run: SequenceRun, memory: int, held_out: HeldOut, reporter: Reporter) -> AutoregressiveModel:
-    """The run's model with a memory that is fitted to the held-out text, if it is of a kind that can have one."""
+def _with_neural_cache(run: SequenceRun, size: int, held_out: HeldOut, reporter: Reporter) -> AutoregressiveModel:
+    """The run's model with a neural cache fitted to the held-out text, or as it is if it does not support one."""
     part = run.autoregressive
-    if not can_recall(part):
+    if not supports_neural_cache(part):
         return part
-    model = Recall.of(part, memory=memory)
-    reporter.begin(f"fitting the memory of {run.path.name}")
+    model = NeuralCache.of(part, size=size)
+    reporter.begin(f"fitting the neural cache of {run.path.name}")
     try:
-        found = fit_recall(model, held_out.valid, progress=lambda share: reporter.update(share, {}))
+        found = fit_neural_cache(model, held_out.valid, progress=lambda share: reporter.update(share, {}))
     finally:
         reporter.end()
-    reporter.note(f"{run.path.name}: {found.before:.4f} nats/token alone, {found.after:.4f} with a memory")
+    reporter.note(f"{run.path.name}: {found.before:.4f} nats/token, {found.after:.4f} with a neural cache")
     return model
 
 

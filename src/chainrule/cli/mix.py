@@ -38,11 +38,11 @@ def mix(
         str | None,
         typer.Option(help="One a run, as in 0.3,0.7: where the gate begins, or stays if fixed.", show_default=False),
     ] = None,
-    recall: Annotated[
+    neural_cache: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Let recurrent and convolutional runs also remember so many tokens of the text they read, say 2000.",
+            help="Size in tokens of a neural cache (Grave et al. 2017) of recurrent and convolutional runs, e.g. 2000.",
             show_default=False,
         ),
     ] = None,
@@ -75,7 +75,7 @@ def mix(
         kind=kind,  # type: ignore[arg-type]  # checked there
         gate=gate,  # type: ignore[arg-type]
         weights=None if weights is None else _numbers(weights),
-        recall=recall,
+        neural_cache=neural_cache,
         valid=valid,
         seed=seed,
         device=device,

@@ -217,7 +217,7 @@ def mixture(folder: ComparisonFolder, names: Sequence[str], subject: Subject, wa
         [folder.run(name) for name in parts],
         out=folder.run(MIXTURE),
         kind="ensemble",
-        recall=subject.recalled,
+        neural_cache=subject.neural_cache,
         device="cpu",
         scored=False,
         reporter=_Relay(watcher),

@@ -22,7 +22,7 @@ from chainrule.runs import ImageRun, SequenceRun, TextRun, require
 
 PROMPT = 64  # tokens of a text that are read before the clock starts
 LONGEST = 1000  # tokens written at most
-RECALLED = 2000  # tokens of a text that parts of a mixture remember
+NEURAL_CACHE = 2000  # tokens in the neural cache of each part of a mixture that supports one
 SAMPLE_BYTES = 400
 SAMPLED = 12  # images
 ON_IMAGES = ("neighbours", "pixelcnn", "gpt")
@@ -39,7 +39,7 @@ class Subject(ABC):
     """The data of a comparison: `train` to learn from, `test` for the figures."""
 
     unit: ClassVar[Literal["byte", "dim"]]
-    recalled: ClassVar[int | None]  # tokens that parts of a mixture remember
+    neural_cache: ClassVar[int | None]  # size of the neural cache of a mixture's parts
     vocabulary: int
     values: int | None = None  # of images: tokens of each
     train: Corpus
@@ -85,7 +85,7 @@ class TextSubject(Subject):
     """A text, or many."""
 
     unit = "byte"
-    recalled = RECALLED
+    neural_cache = NEURAL_CACHE
 
     def __init__(self, config: DataConfig, tokenizer: str, progress: Report) -> None:
         prepared = prepare(config, tokenizer, progress=progress)
@@ -127,7 +127,7 @@ class ImageSubject(Subject):
     """Images of one size."""
 
     unit = "dim"
-    recalled = None  # a list of the last pixels says less than where they are
+    neural_cache = None  # recent pixels matter by their position, which a cache ignores
 
     def __init__(self, config: DataConfig, tokenizer: str, progress: Report) -> None:
         prepared = prepare_images(config, progress)

@@ -26,8 +26,8 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ngram": {"": {"order": 3}},
     "finite_memory": {
         "markov": {"memory": 1, "layers": 1, "width": 6},
-        "several": {"memory": 3, "layers": 2, "width": 6},
-        "tied": {"memory": 3, "layers": 2, "width": 6, "tied": True},
+        "several": {"size": 3, "layers": 2, "width": 6},
+        "tied": {"size": 3, "layers": 2, "width": 6, "tied": True},
     },
     "recurrent": {
         cell: {"cell": cell, "layers": 2, "width": 6}
@@ -143,9 +143,9 @@ COMPOSED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "no overlap": {"model": _PARTS[1], "overlap": 0},
         "all but one": {"model": _PARTS[1], "overlap": 4},
     },
-    "recall": {
-        "short": {"model": _PARTS[2], "memory": 3},
-        "long": {"model": _PARTS[2], "memory": 40},
+    "neural_cache": {
+        "short": {"model": _PARTS[2], "size": 3},
+        "long": {"model": _PARTS[2], "size": 40},
     },
 }
 """composite -> variant -> settings. The context is short, so that sliding happens within a check."""
