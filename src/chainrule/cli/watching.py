@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from chainrule.comparison.compare import Watcher
-from chainrule.training.progress import figures
+from chainrule.training.progress import progress_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +50,9 @@ class Lines(Watcher):
             self.tasks[leg.family] = self.bars.add_task(leg.family, total=1.0, figures="waiting")
 
     def leg(self, name: str, share: float, record: Mapping[str, Any]) -> None:
-        self.bars.update(self.tasks[name], completed=share, figures=figures(dict(record)) if share < 1 else "done")
+        self.bars.update(
+            self.tasks[name], completed=share, figures=progress_line(dict(record)) if share < 1 else "done"
+        )
         if share >= 1 and not self.console.is_terminal:
             self.console.print(f"{name}: trained and scored", highlight=False)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chainrule.errors import MissingExtra
+from chainrule.metrics import PROGRESS, metric
 from chainrule.training.checkpoint import RunFolder
 
 if TYPE_CHECKING:
@@ -48,17 +49,17 @@ class LiveLine(Reporter):
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TaskProgressColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[metrics]}"),
             TimeRemainingColumn(compact=True),
             console=console,
             refresh_per_second=4,
             transient=True,
         )
-        self.task = self.bar.add_task("training", total=1.0, figures="", visible=False)
+        self.task = self.bar.add_task("training", total=1.0, metrics="", visible=False)
 
     def begin(self, label: str) -> None:
         self.bar.start()
-        self.bar.reset(self.task, description=label, total=1.0, figures="", visible=True)
+        self.bar.reset(self.task, description=label, total=1.0, metrics="", visible=True)
 
     def preparing(self, stage: str, done: int, total: int) -> None:
         if not self.bar.live.is_started or self.bar.tasks[0].description != stage:
@@ -71,34 +72,20 @@ class LiveLine(Reporter):
         self.console.print(f"[yellow]note[/yellow] {text}")
 
     def update(self, progress: float, record: Record) -> None:
-        self.bar.update(self.task, completed=progress, figures=figures(record))
+        self.bar.update(self.task, completed=progress, metrics=progress_line(record))
 
     def validated(self, record: Record) -> None:
         # A pipe or a log file shows no bar: there each validation leaves a line.
         if not self.console.is_terminal:
-            self.console.print(f"step {record['step']}: {figures(record)}")
+            self.console.print(f"step {record['step']}: {progress_line(record)}")
 
     def end(self) -> None:
         self.bar.stop()
 
 
-def figures(record: Record) -> str:
-    """A record in a few words."""
-    parts = []
-    if "loss" in record:
-        parts.append(f"loss {record['loss']:.3f}")
-    parts += [f"{record[name]:.3f} bits/{unit}" for unit in ("byte", "dim") if (name := f"bits_per_{unit}") in record]
-    if "valid_nats_per_token" in record:
-        parts.append(f"valid {record['valid_nats_per_token']:.3f}")
-    if "valid_accuracy" in record:
-        parts.append(f"accuracy {record['valid_accuracy']:.4f}")
-    if "valid_bleu" in record:
-        parts.append(f"BLEU {record['valid_bleu']:.1f}, chrF {record['valid_chrf']:.1f}")
-    if "log_normaliser" in record:
-        parts.append(f"log normaliser {record['log_normaliser']:+.3f}")
-    if record.get("tokens_per_second"):
-        parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
-    return " · ".join(parts)
+def progress_line(record: Record) -> str:
+    """Return the metrics of a record as one short line."""
+    return " · ".join(metric(key)(record[key]) for key in PROGRESS if record.get(key) is not None)
 
 
 class Recorder:
