@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from chainrule.families import FAMILIES, build
-from chainrule.interface.base import NeuralModel, TabledReadout
+from chainrule.interface.base import AutoregressiveModel, NeuralModel, TabledReadout
 from chainrule.interface.conditional import Conditional
 from chainrule.testing.tiny import SOURCE_VOCABULARY, TINY, VOCABULARY, tiny_model, variants
 from chainrule.types import Batch, Sequences
 
 NEURAL = [(name, variant) for name, variant in variants() if issubclass(FAMILIES[name], NeuralModel)]
 TABLED = [(name, variant) for name, variant in NEURAL if issubclass(FAMILIES[name], TabledReadout)]
+AUTOREGRESSIVE = [(name, variant) for name, variant in variants() if issubclass(FAMILIES[name], AutoregressiveModel)]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def _in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def random_batch(model: NeuralModel, rows: int = 3) -> Batch:
+def random_batch(model: AutoregressiveModel, rows: int = 3) -> Batch:
     length = min(10, model.context or 10)
     generator = torch.Generator().manual_seed(2)
     target = Sequences.full(torch.randint(model.vocabulary, (rows, length), generator=generator))
@@ -50,6 +51,21 @@ def test_the_readout_is_its_table(name: str, variant: str) -> None:
     weight, bias = model.readout_table()
     expected = hidden @ weight[: model.vocabulary].T
     torch.testing.assert_close(model.readout(hidden), expected if bias is None else expected + bias)
+
+
+@pytest.mark.parametrize(("name", "variant"), AUTOREGRESSIVE)
+@torch.no_grad()
+def test_logits_at_a_mask_are_the_logits_there(name: str, variant: str) -> None:
+    model = tiny_model(name, variant)
+    assert isinstance(model, AutoregressiveModel)
+    batch = random_batch(model)
+    mask = torch.rand(batch.target.ids.shape, generator=torch.Generator().manual_seed(3)) < 0.5
+    expected = model.logits(batch)[mask]
+    torch.testing.assert_close(model.logits_at(batch, mask), expected)
+    chunks = list(model.logits_in_chunks(batch, mask, chunk_size=4))
+    assert [len(chunk) for chunk in chunks[:-1]] == [4] * (len(chunks) - 1)
+    torch.testing.assert_close(torch.cat(chunks), expected)
+    assert model.logits_at(batch, torch.zeros_like(mask)).shape == (0, model.vocabulary)
 
 
 @pytest.mark.parametrize("name", list(dict(NEURAL)))

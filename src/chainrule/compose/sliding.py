@@ -16,7 +16,7 @@ from torch import Tensor
 from chainrule.compose.composite import build_part, part_settings
 from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError
-from chainrule.interface.base import AutoregressiveModel, NeuralModel, readable
+from chainrule.interface.base import AutoregressiveModel, readable
 from chainrule.interface.capabilities import Composite
 from chainrule.types import Batch, Sequences, State, Step, merge, select
 
@@ -110,10 +110,8 @@ class Sliding(AutoregressiveModel, Composite):
         padded = F.pad(ids, (0, self.overlap + count * self.stride - width))
         windows = padded.unfold(1, self.limit, self.stride)  # (B, W, C)
         batch = Batch(Sequences.full(windows.reshape(rows * count, self.limit)))
-        if isinstance(self.model, NeuralModel):  # only what is asked for meets the vocabulary
-            logits = self.model.readout(self.model.hidden(batch)[:, self.overlap :])
-        else:
-            logits = self.model.logits(batch)[:, self.overlap :]
+        mask = torch.arange(self.limit, device=ids.device) >= self.overlap
+        logits = self.model.logits_at(batch, mask.expand(rows * count, -1))
         return logits.reshape(rows, count * self.stride, -1)[:, : width - self.overlap]
 
     def _extend_together(self, tokens: Tensor, state: SlidingState, filled: int) -> Step:

@@ -33,7 +33,7 @@ from chainrule.config import Settings
 from chainrule.data.batching import by_length
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, DataError
-from chainrule.interface.base import AutoregressiveModel, DensityModel, NeuralModel
+from chainrule.interface.base import AutoregressiveModel, DensityModel
 from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.types import Batch, Sequences
 
@@ -315,7 +315,7 @@ def _windows(
 ) -> Iterator[Predictions]:
     """Many windows in one batch, those of like length together, since a batch is padded to its longest."""
     at_once = TOKENS_AT_ONCE
-    if not isinstance(model, NeuralModel):  # its logits come for all positions, counted or not
+    if not model.masks_before_readout:  # then (B, T, V) must fit into memory
         at_once = min(at_once, LOGITS_AT_ONCE // model.vocabulary)
     while block := list(itertools.islice(windows, WINDOWS_AT_ONCE)):
         lengths = [_length(model, window, source) for window in block]
@@ -336,14 +336,11 @@ def _read(
     begins, scored, ends, _ = (torch.tensor(column) for column in zip(*group, strict=True))
     counts = (positions >= (scored - begins)[:, None]) & (positions < (ends - begins)[:, None])  # (B, T)
     where = (positions + begins[:, None])[counts]
-    targets = batch.target.ids[counts.to(model.device)]
-    vectors = model.hidden(batch) if isinstance(model, NeuralModel) else model.logits(batch)
-    vectors = vectors[counts.to(model.device)]  # only what counts meets the vocabulary
-    at_once = max(16, LOGITS_AT_ONCE // model.vocabulary)
-    for first in range(0, len(where), at_once):
-        piece = slice(first, first + at_once)
-        logits = model.readout(vectors[piece]) if isinstance(model, NeuralModel) else vectors[piece]
-        yield Predictions(where[piece], targets[piece], logits)
+    mask = counts.to(model.device)
+    chunk_size = max(16, LOGITS_AT_ONCE // model.vocabulary)
+    logits = model.logits_in_chunks(batch, mask, chunk_size=chunk_size)
+    targets = torch.split(batch.target.ids[mask], chunk_size)
+    yield from itertools.starmap(Predictions, zip(torch.split(where, chunk_size), targets, logits, strict=True))
 
 
 def _batch(model: DensityModel, tokens: np.ndarray, group: list[Window], source: Corpus | None) -> Batch:

@@ -108,6 +108,20 @@ class AutoregressiveModel(DensityModel):
         return self.context
 
     @final
+    def logits_at(self, batch: Batch, mask: Tensor) -> Tensor:
+        """(N, V) logits of the N positions where `mask` (B, T) is true, in row-major order."""
+        return torch.cat(list(self.logits_in_chunks(batch, mask, chunk_size=max(1, mask.numel()))))
+
+    def logits_in_chunks(self, batch: Batch, mask: Tensor, *, chunk_size: int) -> Iterator[Tensor]:
+        """`logits_at` in chunks of at most `chunk_size` positions, which bounds the memory of large vocabularies."""
+        yield from torch.split(self.logits(batch)[mask], chunk_size)
+
+    @property
+    def masks_before_readout(self) -> bool:
+        """Whether `logits_at` computes logits at the masked positions only, and not (B, T, V)."""
+        return False
+
+    @final
     def step(self, token: Tensor, state: State) -> Step:
         """Read one token (B,) and predict the next."""
         return self.extend(token[:, None], state)
@@ -215,6 +229,15 @@ class NeuralModel(Trainable, AutoregressiveModel):
     @final
     def logits(self, batch: Batch) -> Tensor:
         return self.readout(self.hidden(batch))
+
+    @final
+    def logits_in_chunks(self, batch: Batch, mask: Tensor, *, chunk_size: int) -> Iterator[Tensor]:
+        for hidden in torch.split(self.hidden(batch)[mask], chunk_size):
+            yield self.readout(hidden)
+
+    @property
+    def masks_before_readout(self) -> bool:
+        return True
 
     @final
     def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:

@@ -128,7 +128,7 @@ class GPT(TabledReadout, Rewindable):
         return Table(self.tokens.matrix.t(), self.bias)
 
     def readout(self, hidden: Tensor) -> Tensor:
-        logits = self.tokens.readout(hidden.flatten(0, -2)).view(*hidden.shape[:-1], -1)
+        logits = self.tokens.readout(hidden.flatten(0, -2)).view(*hidden.shape[:-1], self.vocabulary)
         return logits if self.bias is None else logits + self.bias
 
     def initial(self, source: Sequences | None, batch_size: int) -> GPTState:
