@@ -26,8 +26,8 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ngram": {"": {"order": 3}},
     "finite_memory": {
         "markov": {"memory": 1, "layers": 1, "width": 6},
-        "several": {"size": 3, "layers": 2, "width": 6},
-        "tied": {"size": 3, "layers": 2, "width": 6, "tied": True},
+        "several": {"memory": 3, "layers": 2, "width": 6},
+        "tied": {"memory": 3, "layers": 2, "width": 6, "tied": True},
     },
     "recurrent": {
         cell: {"cell": cell, "layers": 2, "width": 6}
