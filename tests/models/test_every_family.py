@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import pytest
@@ -85,17 +84,22 @@ def test_dropout_acts_in_training_only(name: str) -> None:
     torch.testing.assert_close(model.logits(batch).softmax(-1).sum(-1), torch.ones(batch.target.ids.shape))
 
 
-@pytest.mark.parametrize(("name", "variant"), [one for one in NEURAL if one[0] != "reader"])  # whose places end
+@pytest.mark.parametrize(("name", "variant"), NEURAL)
+@torch.no_grad()
 def test_an_untrained_model_predicts_almost_uniformly(name: str, variant: str) -> None:
+    """The cross-entropy with the uniform distribution over the N tokens that are possible is about log N."""
     torch.manual_seed(0)
     sizes = (
         {"vocabulary": 65, "source_vocabulary": 65} if issubclass(FAMILIES[name], Conditional) else {"vocabulary": 65}
     )
     model = build(name, {**TINY[name][variant], **sizes}).eval()
     assert isinstance(model, NeuralModel)
-    batch = random_batch(model)
-    losses = -model.log_prob(batch) / batch.target.lengths
-    assert losses.mean().item() == pytest.approx(math.log(65), abs=0.3)
+    log_probs = model.logits(random_batch(model)).log_softmax(-1)
+    possible = log_probs > -1000  # a pointer past the end of its passage has a logit of −10,000
+    counts = possible.sum(-1)
+    excess = -log_probs.where(possible, 0.0).sum(-1) / counts - counts.log()
+    assert excess.mean().item() < 0.3
+    assert counts.max() > 1
 
 
 @pytest.mark.parametrize(("name", "variant"), NEURAL)

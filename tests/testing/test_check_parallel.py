@@ -23,7 +23,8 @@ from chainrule.types import Batch, Sequences
 @pytest.mark.parametrize(("family", "variant"), parallel_variants())
 @pytest.mark.parametrize("check", sorted(all_parallel_checks(lambda: tiny_parallel("nonautoregressive"))))
 def test_family_passes(family: str, variant: str, check: str) -> None:
-    assert check_parallel(lambda: tiny_parallel(family, variant), only=check) == [check]
+    [finding] = check_parallel(lambda: tiny_parallel(family, variant), only=check)
+    assert finding.status == "passed"
 
 
 def test_every_registered_family_has_a_tiny_form() -> None:

@@ -25,7 +25,12 @@ def verify(
     if json:
         print_json({"passed": not failed, "checks": [finding._asdict() for finding in findings]})
     else:
-        marks = {"passed": "[green]✓[/green]", "failed": "[red]✗[/red]", "not applicable": "[dim]–[/dim]"}
+        marks = {
+            "passed": "[green]✓[/green]",
+            "failed": "[red]✗[/red]",
+            "not applicable": "[dim]–[/dim]",
+            "exception": "[yellow]![/yellow]",
+        }
         for finding in findings:
             detail = f"  [dim]{finding.message}[/dim]" if finding.message else ""
             output.print(f"{marks[finding.status]} {finding.check}{detail}", highlight=False)

@@ -6,8 +6,8 @@ Shape letters: B rows, K tokens in a chunk, V vocabulary, P parts, N predictions
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Self, cast, final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, final
 
 import torch
 import torch.nn.functional as F
@@ -70,6 +70,10 @@ class Blend(AutoregressiveModel, Composite):
 
     Config = BlendConfig
     task = "language"
+    check_exceptions: ClassVar[Mapping[str, str]] = {
+        "no_gradient_reaches_the_future": "a sliding part embeds windows shorter than the text, so no axis of its "
+        "embeddings is the time of the text; the check by changed tokens applies"
+    }
     config: BlendConfig
 
     def __init__(self, config: BlendConfig, parts: Sequence[AutoregressiveModel] | None = None) -> None:

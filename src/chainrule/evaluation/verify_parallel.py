@@ -205,4 +205,4 @@ PARALLEL_CHECKS: Mapping[str, ParallelCheck] = {
 
 def verify_parallel(model: ParallelModel, *, seed: int = 0) -> list[Finding]:
     """Run every check and tell what each found; none stops the others."""
-    return findings(PARALLEL_CHECKS, lambda: ParallelSubject(model, seed=seed))
+    return findings(PARALLEL_CHECKS, lambda: ParallelSubject(model, seed=seed), model.check_exceptions)

@@ -42,6 +42,9 @@ class Model(nn.Module, ABC):
 
     config: ModelConfig
 
+    check_exceptions: ClassVar[Mapping[str, str]] = {}
+    """Checks that the family need not pass, or `check_model` as a whole, each with the reason (see `testing`)."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config

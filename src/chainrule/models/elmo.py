@@ -82,6 +82,9 @@ class ELMo(OwnObjective, Layered):
 
     Config = ELMoConfig
     task = "embedding"
+    check_exceptions: ClassVar[Mapping[str, str]] = {
+        "check_model": "it averages two language models of opposite directions and decodes with neither"
+    }
     recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "batch_tokens": 512}
     config: ELMoConfig
 

@@ -70,6 +70,9 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
 
     Config = ReaderConfig
     task = "reading"
+    check_exceptions: ClassVar[Mapping[str, str]] = {
+        "states_can_be_taken_apart": "a target is two positions, too short for rows at three different positions"
+    }
     tokenizer = "words"
     recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "learning_rate": 0.001, "batch_tokens": 4096}
     config: ReaderConfig

@@ -5,7 +5,7 @@ How they are trained fast is in `training.word_vectors`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -70,6 +70,9 @@ class Word2Vec(OwnObjective, Embedder):
 
     Config: ClassVar[type[ModelConfig]] = Word2VecConfig
     task: ClassVar[str] = "words"
+    check_exceptions: ClassVar[Mapping[str, str]] = {
+        "check_model": "it scores pairs of words and defines no distribution over sequences"
+    }
     tokenizer: ClassVar[str] = "words:min=5"
     recipe: ClassVar[dict[str, Any]] = {
         "learning_rate": 0.025,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import NamedTuple, cast
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +105,10 @@ class Shortlisted(Conditional, AutoregressiveModel):
 
     Config = TranslationConfig
     task = "translation"
+    check_exceptions: ClassVar[Mapping[str, str]] = {
+        "saving_keeps_every_bit": "it is never saved: it is derived from a model that is",
+        "the_source_matters": "random targets hold words off the list, whose log-probability is −∞ for either source",
+    }
     config: TranslationConfig
     weight: Tensor  # (V, D): a row per word, which the readout of a family need not be
     bias: Tensor  # (V,)

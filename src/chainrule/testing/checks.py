@@ -3,7 +3,8 @@
     from chainrule.testing import check_model
     check_model(lambda: MyModel(MyConfig(vocabulary=5, width=8)))
 
-`build` must give the same model each time it is called. Exceptions are made only as {check: reason}.
+`build` must return the same model each time it is called. A check that cannot hold for a family is declared on
+its class with the reason: `check_exceptions = {"name_of_the_check": "why"}`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from chainrule.evaluation.verify import (
     CHECKS,
     Check,
     CheckFailed,
+    Finding,
     NotApplicable,
     Subject,
     SubjectT,
+    examine,
     require,
     require_close,
 )
@@ -45,9 +48,9 @@ from chainrule.types import Batch, Sequences
 Build = Callable[[], AutoregressiveModel]
 
 
-def check_model(build: Build, *, exceptions: Mapping[str, str] | None = None, only: str | None = None) -> list[str]:
-    """Run every check in float64; give the names of those that applied. The first failure is raised."""
-    return run_checks(all_checks(build), lambda: Subject(build()), exceptions or {}, only)
+def check_model(build: Build, *, only: str | None = None) -> list[Finding]:
+    """Run every check in float64 and return what each found; raise the first failure that is no declared exception."""
+    return run_checks(all_checks(build), lambda: Subject(build()), build().check_exceptions, only)
 
 
 def run_checks(
@@ -55,23 +58,18 @@ def run_checks(
     fresh: Callable[[], SubjectT],
     exceptions: Mapping[str, str],
     only: str | None,
-) -> list[str]:
-    """Each check with a subject of its own; the names of those that applied."""
+) -> list[Finding]:
+    """Run each check, or only the one named, with a subject of its own."""
     unknown = set(exceptions) - set(checks)
-    require(not unknown, f"exceptions name checks that do not exist: {sorted(unknown)}")
-    applied = []
+    require(not unknown, f"check_exceptions names checks that do not exist: {sorted(unknown)}")
+    found = []
     with float64():
-        for name, check in checks.items():
-            if name in exceptions or (only is not None and name != only):
-                continue
+        for name in checks if only is None else (only,):
             try:
-                check(fresh())
+                found.append(examine(name, checks[name], fresh(), exceptions))
             except CheckFailed as failure:
                 raise CheckFailed(f"{name}: {failure}") from failure
-            except NotApplicable:
-                continue
-            applied.append(name)
-    return applied
+    return found
 
 
 def all_checks(build: Build) -> dict[str, Check]:

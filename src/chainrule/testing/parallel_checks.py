@@ -6,14 +6,14 @@ check_parallel(lambda: MyModel(MyConfig(vocabulary=5, source_vocabulary=6, width
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from chainrule.data.batching import Windows
 from chainrule.data.corpus import Corpus
-from chainrule.evaluation.verify import require, require_close
+from chainrule.evaluation.verify import Finding, require, require_close
 from chainrule.evaluation.verify_parallel import PARALLEL_CHECKS, ParallelCheck, ParallelSubject
 from chainrule.interface.conditional import ParallelModel
 from chainrule.testing.checks import Sourced, resume_exactly, run_checks, short_run
@@ -24,9 +24,9 @@ from chainrule.training.loop import Trainer
 Build = Callable[[], ParallelModel]
 
 
-def check_parallel(build: Build, *, exceptions: Mapping[str, str] | None = None, only: str | None = None) -> list[str]:
-    """Run every check in float64; give the names of those that applied. The first failure is raised."""
-    return run_checks(all_parallel_checks(build), lambda: ParallelSubject(build()), exceptions or {}, only)
+def check_parallel(build: Build, *, only: str | None = None) -> list[Finding]:
+    """Run every check in float64 and return what each found; raise the first failure that is no declared exception."""
+    return run_checks(all_parallel_checks(build), lambda: ParallelSubject(build()), build().check_exceptions, only)
 
 
 def all_parallel_checks(build: Build) -> dict[str, ParallelCheck]:

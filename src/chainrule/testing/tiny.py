@@ -9,6 +9,7 @@ import torch
 
 from chainrule.families import build, composites, family, single_families
 from chainrule.interface.base import AutoregressiveModel, CountModel, Model
+from chainrule.interface.capabilities import Embedder
 from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.types import Sequences
 
@@ -125,6 +126,13 @@ PARALLEL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 """The same for families that write all tokens at once."""
 
+EMBEDDERS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "word2vec": {"": {"width": 6}},
+    "elmo": {"": {"layers": 2, "width": 6}},
+    "bert": {"": {"layers": 2, "width": 8, "heads": 2, "context": 8}},
+}
+"""The same for families that embed the tokens of a text and predict no sequences."""
+
 _PARTS = (
     {"family": "ngram", "order": 3},
     {"family": "gpt", "layers": 1, "width": 8, "heads": 2, "context": 5},
@@ -161,8 +169,13 @@ def parallel_variants() -> list[tuple[str, str]]:
     return [(name, variant) for name in _families(ParallelModel) for variant in PARALLEL[name]]
 
 
-def _families(kind: type[Model]) -> list[str]:
+def _families(kind: type[Model] | type[Embedder]) -> list[str]:
     return [name for name, found in single_families().items() if issubclass(found, kind)]
+
+
+def embedder_variants() -> list[tuple[str, str]]:
+    """Every (family, variant) of those that embed the tokens of a text."""
+    return [(name, variant) for name in _families(Embedder) for variant in {**TINY, **EMBEDDERS}[name]]
 
 
 def composed_variants() -> list[tuple[str, str]]:
@@ -182,6 +195,11 @@ def tiny_parallel(name: str, variant: str = "", *, seed: int = 0, vocabulary: in
     model = _random(name, PARALLEL[name], variant, seed, vocabulary)
     assert isinstance(model, ParallelModel)
     return model
+
+
+def tiny_embedder(name: str, variant: str = "", *, seed: int = 0, vocabulary: int = VOCABULARY) -> Model:
+    """The same for a family that embeds the tokens of a text."""
+    return _random(name, {**TINY, **EMBEDDERS}[name], variant, seed, vocabulary)
 
 
 def _random(name: str, forms: Mapping[str, Mapping[str, Any]], variant: str, seed: int, vocabulary: int) -> Model:
