@@ -7,7 +7,7 @@ is one `step`; without it (`Recomputed`) all that was read is read again. Beside
 after ten tokens: for `causal_conv` it must be the same, for `attentive_conv` only attention adds to it.
 
 Convolution: forward and backward of the two dilated causal convolutions in a gated layer, (B, T, D) to (B, T, 2 D), of
-128 channels on 8 rows of 256: taps laid side by side and two products (`nn.causal_conv`), or one `conv1d`.
+128 channels on 8 rows of 256: taps laid side by side and two products (`nn.convolution`), or one `conv1d`.
 
 All ways are measured in turns; a figure is a median, and a ratio is the median of the ratios of neighbouring turns, so
 that a busy moment of the machine, which touches neighbours alike, does not decide it.
@@ -27,7 +27,7 @@ import torch.nn.functional as F
 
 from chainrule.families import build
 from chainrule.interface.base import AutoregressiveModel, Recomputed
-from chainrule.nn.causal_conv import DelayLine
+from chainrule.nn.convolution import DelayLine
 from chainrule.types import State
 from turns import CLOCKS, Clock, Work, medians, turns
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from chainrule.errors import ConfigError
 from chainrule.interface.base import NeuralModel, Scores, TabledReadout
 from chainrule.interface.capabilities import Branched
-from chainrule.nn.alias import AliasTable
+from chainrule.nn.negative_sampling import AliasTable
 
 
 class Objective(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from chainrule.models.autoregressive_transformer import AutoregressiveTransformer, AutoregressiveTransformerConfig
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import normalised
 from chainrule.types import Batch, Sequences, tensors
 from tests.models.copying import exact_matches, learn
 

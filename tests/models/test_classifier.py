@@ -15,7 +15,7 @@ from chainrule.config import DataConfig, RunConfig
 from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.families import build
 from chainrule.models.classifier import Classifier
-from chainrule.nn.pooling import AttentionPooling
+from chainrule.nn.attention import AttentionPooling
 from chainrule.runs import LabelRun, load
 from chainrule.testing.tiny import tiny_model
 from chainrule.tokenizers.words import Words

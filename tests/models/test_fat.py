@@ -11,7 +11,7 @@ from chainrule.decoding.translation import Search, translate
 from chainrule.errors import ConfigError, DataError
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.models.fat import FAT, FATConfig
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import normalised
 from chainrule.testing import check_model
 from chainrule.types import Batch, Sequences, tensors
 from tests.models.copying import exact_matches, learn

@@ -20,7 +20,7 @@ from chainrule.models.nonautoregressive import (
     NonAutoregressive,
     NonAutoregressiveConfig,
     Slots,
-    first,
+    lowest,
 )
 from chainrule.models.transformer import Transformer
 from chainrule.testing import tiny_parallel
@@ -198,7 +198,7 @@ def test_the_objective_of_masks_is_what_its_equation_says() -> None:
 def test_the_first_positions_in_an_order_are_found_among_those_that_may() -> None:
     order = torch.tensor([[0.5, 0.1, 0.9, 0.2], [0.4, 0.3, 0.2, 0.1]])
     among = torch.tensor([[True, True, True, False], [True, True, True, True]])
-    found = first(order, among, torch.tensor([2, 1]))
+    found = lowest(order, among, torch.tensor([2, 1]))
     assert found.tolist() == [[True, True, False, False], [False, False, False, True]]
 
 

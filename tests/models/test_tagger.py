@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import chainrule
-from chainrule.nn.spelling import SpelledWords, Words
+from chainrule.models.tagger import SpelledWords, Words
 from chainrule.runs import TagRun, load
 from chainrule.testing.tiny import tiny_model
 from chainrule.types import Batch, Sequences

@@ -13,7 +13,7 @@ import torch
 from chainrule.data.batching import Position
 from chainrule.data.corpus import Corpus
 from chainrule.models.word2vec import END, Word2Vec, Word2VecConfig
-from chainrule.nn.word_blocks import Lesson, loss_of
+from chainrule.nn.negative_sampling import Lesson, loss_of
 from chainrule.training.word_steps import learn_by_products
 from chainrule.training.word_vectors import Learn, Stretches, compiled
 from chainrule.types import Batch, Sequences

@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from chainrule.nn import activations, alone, norms
+from chainrule.nn import alone, layers
 from chainrule.nn.attention import CausalAttention, WholeAttention
-from chainrule.nn.linear import Projection
+from chainrule.nn.layers import Projection
 from chainrule.nn.positions import Rotary
 
 
@@ -33,8 +33,8 @@ def test_projection(bias: bool) -> None:
 
 def test_norms() -> None:
     x = random(2, 3, 8)
-    same(alone.normalised(x.numpy()), norms.normalised(x))
-    norm = norms.LayerNorm(8).double()
+    same(alone.normalised(x.numpy()), layers.normalised(x))
+    norm = layers.LayerNorm(8).double()
     with torch.no_grad():
         norm.weight.copy_(random(8, seed=1))
         norm.bias.copy_(random(8, seed=2))
@@ -43,7 +43,7 @@ def test_norms() -> None:
 
 def test_activations_over_their_whole_range() -> None:
     x = torch.linspace(-300, 300, 2001, dtype=torch.float64)
-    same(alone.squared_relu(x.numpy()), activations.squared_relu(x))
+    same(alone.squared_relu(x.numpy()), layers.squared_relu(x))
     same(alone.gelu(x.numpy()), F.gelu(x, approximate="tanh"))
 
 

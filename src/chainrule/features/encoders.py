@@ -25,8 +25,7 @@ from chainrule.features.stored import Row
 from chainrule.interface.base import Model, Trainable, readable
 from chainrule.interface.capabilities import Embedder, Layered
 from chainrule.interface.conditional import TranslationConfig
-from chainrule.nn.norms import normalised
-from chainrule.nn.pooling import ScalarMix
+from chainrule.nn.layers import ScalarMix, normalised
 from chainrule.nn.tokens import TokenReadout
 from chainrule.types import Sequences
 

@@ -17,9 +17,9 @@ from chainrule.models.gpt import GPTConfig, ModernBlock
 from chainrule.nn import alone
 from chainrule.nn.alone import Row
 from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place
-from chainrule.nn.causal_conv import GatedConvolution
+from chainrule.nn.convolution import GatedConvolution
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import normalised
 from chainrule.nn.positions import Rotary, Rotation
 from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State

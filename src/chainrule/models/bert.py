@@ -34,10 +34,9 @@ from chainrule.errors import ConfigError
 from chainrule.interface.base import OwnObjective, readable
 from chainrule.interface.capabilities import Cloze, Layered
 from chainrule.nn.attention import require_heads
-from chainrule.nn.linear import Projection
-from chainrule.nn.masking import first
-from chainrule.nn.norms import LayerNorm
+from chainrule.nn.layers import LayerNorm, Projection
 from chainrule.nn.pretrained import ACTIVATIONS, Bert, Shape
+from chainrule.nn.tokens import lowest
 from chainrule.types import Batch, Sequences
 
 MASKED, REPLACED = 0.8, 0.1  # of the tokens that are chosen; the others stay as they are
@@ -172,7 +171,7 @@ class BERT(OwnObjective, Layered, Cloze):
         ids = readable(texts)
         among = texts.mask & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
         count = (self.config.share * among.sum(1)).round().clamp(min=1)
-        chosen = first(order, among, count)
+        chosen = lowest(order, among, count)
         masked = chosen & (manner < MASKED)
         replaced = chosen & ~masked & (manner < MASKED + REPLACED)
         others = (word * self.vocabulary).long().clamp(max=self.vocabulary - 1)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.nn import alone
-from chainrule.nn.causal_conv import GatedConvolution
+from chainrule.nn.convolution import GatedConvolution
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import normalised
 from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State
 

@@ -17,8 +17,8 @@ from chainrule.features.stored import Row
 from chainrule.interface.base import Advance, Table, TabledReadout
 from chainrule.interface.capabilities import FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, HasAttention
+from chainrule.nn.attention import AttentionPooling
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.pooling import AttentionPooling
 from chainrule.types import Batch, Sequences, State
 
 
@@ -46,7 +46,7 @@ class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
     """P(label | text): an encoder of your choice, attention pooling, an MLP.
 
     A label is a target of one token, so a classifier is the shortest product that the chain rule makes. With m the
-    encoder's vectors of the text s (see `models.encoders`) and c the pooled ones (see `nn.pooling`),
+    encoder's vectors of the text s (see `models.encoders`) and c the pooled ones (see `nn.attention`),
 
         h = ReLU(V c + v),    P(y | s) = softmax(W h + b)
 

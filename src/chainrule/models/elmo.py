@@ -29,7 +29,7 @@ from chainrule.config import ModelConfig
 from chainrule.interface.base import STEP_AFTER_STEP, OwnObjective, readable
 from chainrule.interface.capabilities import Layered
 from chainrule.nn.dropout import VariationalDropout
-from chainrule.nn.pooling import ScalarMix
+from chainrule.nn.layers import ScalarMix
 from chainrule.nn.recurrent import CELLS, Cell, RecurrentLayer
 from chainrule.nn.recurrent_encoder import reversed_rows
 from chainrule.nn.tokens import TokenTable

@@ -43,12 +43,10 @@ from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Directed, FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn import alone, slow_attention
-from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
 from chainrule.nn.attention import Look, SourceAttention, WatchedAttention, padding_bias, require_heads
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.linear import inward, outward
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import inward, normalised, outward, squared_relu
 from chainrule.nn.positions import sinusoids
 from chainrule.nn.scan import scan
 from chainrule.nn.shortlist import Shortlist, Shortlisted, Shortlists, partners_of

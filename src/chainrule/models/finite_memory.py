@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.nn import alone
-from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.linear import Projection
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import Projection, normalised, squared_relu
 from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State
 

@@ -27,12 +27,10 @@ from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable, shift_right
 from chainrule.interface.capabilities import Rewindable
 from chainrule.nn import alone
-from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
 from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place, require_heads
 from chainrule.nn.dropout import dropped
-from chainrule.nn.linear import Projection, times
-from chainrule.nn.norms import LayerNorm, normalised
+from chainrule.nn.layers import LayerNorm, Projection, normalised, squared_relu, times
 from chainrule.nn.positions import Rotary, Rotation, require_pairs
 from chainrule.types import Batch, Sequences, State
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, cast
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,13 +19,85 @@ from chainrule.features import Pretrained
 from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import BlockPredictor, Branched, FitsStatistics, Lookahead, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.nn.branches import Branches, Plan, at, attention_over
-from chainrule.nn.gamma import GAMMAS, FixedGamma, GammaName, log_shares, mixed
-from chainrule.nn.linear import Projection
+from chainrule.nn.branches import Branches, Plan, attention_over
+from chainrule.nn.layers import Projection
 from chainrule.nn.recurrent import LayerState
-from chainrule.nn.recurrent_encoder import RecurrentEncoder
+from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
 from chainrule.nn.tokens import PairTable, TokenTable
 from chainrule.types import Batch, Sequences, State
+
+GammaName: TypeAlias = Literal["fixed", "learned", "gated"]
+
+
+class Gamma(nn.Module, ABC):
+    """A number in [0, 1] for every prediction."""
+
+    @abstractmethod
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(..., D), what both predictions are made from, to (...)."""
+
+
+class FixedGamma(Gamma):
+    """As given."""
+
+    def __init__(self, share: float, width: int) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return vectors.new_full(vectors.shape[:-1], self.share)
+
+    def extra_repr(self) -> str:
+        return f"{self.share:g}"
+
+
+class LearnedGamma(Gamma):
+    """σ(c): one number for all predictions."""
+
+    def __init__(self, share: float, width: int) -> None:
+        super().__init__()
+        self.score = nn.Parameter(torch.tensor(_logit(share)))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return self.score.sigmoid().expand(vectors.shape[:-1])
+
+
+class GatedGamma(Gamma):
+    """σ(w · v + c), from what both predictions are made from; w begins as zero."""
+
+    def __init__(self, share: float, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.tensor(_logit(share)))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return torch.sigmoid(vectors @ self.weight + self.bias)
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))
+
+
+GAMMAS: dict[GammaName, Callable[[float, int], Gamma]] = {
+    "fixed": FixedGamma,
+    "learned": LearnedGamma,
+    "gated": GatedGamma,
+}
+
+
+def log_shares(gamma: Tensor) -> Tensor:
+    """(...) to (..., 2): log (1 − γ) and log γ.
+
+    No share is below the smallest number there is, e⁻⁸⁷ in single precision, so that neither a logarithm nor its
+    derivative is infinite. Beside a share of 1 that is nothing.
+    """
+    shares = torch.stack([1 - gamma, gamma], -1)
+    return shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
+
+
+def mixed(first: Tensor, second: Tensor, shares: Tensor) -> Tensor:
+    """From log P₁ and log P₂, (..., V) each, and `log_shares` (..., 2) to log ((1 − γ) P₁ + γ P₂)."""
+    return torch.logaddexp(first + shares[..., :1], second + shares[..., 1:])
 
 
 class HybridSettings(ModelConfig):
@@ -165,7 +238,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
     """Autoregressive and non-autoregressive branches in one translator, mixed by γ; exact.
 
     After the notes' "non-autoregressive sequence-to-sequence model for autoregressive language modelling". The source
-    is read by a bidirectional LSTM or by a pretrained model, into m; `nn.allocation` allocates it to P = ⌈1.5 S⌉ + 8
+    is read by a bidirectional LSTM or by a pretrained model, into m; `nn.branches` allocates it to P = ⌈1.5 S⌉ + 8
     positions, a number that the source alone decides, so that it tells nothing of the target's length. A GRU with
     attention (Bahdanau et al., 2015; Luong et al., 2015) reads the target so far, from h_0 = tanh(V mean(m) + v), and a
     bidirectional LSTM the allocated contexts, all positions at once; see `HybridModel` for what becomes of them.
@@ -203,7 +276,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         tokens = shift_right(readable(batch.target), bos=self.bos)
         plan, layers, positions = self.initial(batch.source, len(tokens))
         where = _next(positions, tokens.shape[1])
-        hidden, _ = self.branches.write(self.tokens.embed(tokens), at(plan.contexts, where), layers)
+        hidden, _ = self.branches.write(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
         return attention_over(plan.source, plan.lengths).weights(hidden[:, None])[:, 0]
 
     def initial(self, source: Sequences | None, batch_size: int) -> HybridState:
@@ -227,10 +300,10 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
     def advance(self, tokens: Tensor, state: State) -> Advance:
         plan, layers, positions = cast(HybridState, state)
         where = _next(positions, tokens.shape[1])
-        hidden, layers = self.branches.write(self.tokens.embed(tokens), at(plan.contexts, where), layers)
+        hidden, layers = self.branches.write(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
         written = self.branches.look(hidden, plan.source, plan.lengths)
-        weights = at(plan.weights[..., None], where)[..., 0]
-        hidden = self.joined(written, at(plan.drafts, where), weights)
+        weights = gather_positions(plan.weights[..., None], where)[..., 0]
+        hidden = self.joined(written, gather_positions(plan.drafts, where), weights)
         return Advance(hidden, HybridState(plan, layers, positions + tokens.shape[1]))
 
 

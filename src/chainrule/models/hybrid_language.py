@@ -13,8 +13,9 @@ from chainrule.errors import ConfigError
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Lookahead
 from chainrule.models.hybrid import HybridModel, HybridSettings
-from chainrule.nn.branches import Plan, at
+from chainrule.nn.branches import Plan
 from chainrule.nn.recurrent import GRU, LayerState
+from chainrule.nn.recurrent_encoder import gather_positions
 from chainrule.nn.tokens import TokenTable
 from chainrule.types import Batch, Sequences, State
 
@@ -103,10 +104,12 @@ class HybridLanguage(HybridModel):
         sources = torch.cat([before.source[:, None], grid.ids[:, :-1]], dim=1)  # (B, M + 1, C)
         plans = self._plans(sources, grid.complete, before.plan)
         hidden, layers = self.branches.write(
-            self.tokens.embed(tokens), at(plans.contexts.flatten(1, 2), grid.where), before.layers
+            self.tokens.embed(tokens), gather_positions(plans.contexts.flatten(1, 2), grid.where), before.layers
         )
-        weights = at(plans.weights.flatten(1, 2)[..., None], grid.where)[..., 0]
-        hidden = self.joined(self._look(hidden, plans, grid.where), at(plans.drafts.flatten(1, 2), grid.where), weights)
+        weights = gather_positions(plans.weights.flatten(1, 2)[..., None], grid.where)[..., 0]
+        hidden = self.joined(
+            self._look(hidden, plans, grid.where), gather_positions(plans.drafts.flatten(1, 2), grid.where), weights
+        )
         rows = torch.arange(len(tokens), device=tokens.device)
         last = Plan(*(part[rows, grid.complete] for part in plans))
         after = HybridLanguageState(

@@ -31,8 +31,8 @@ from chainrule.config import ModelConfig
 from chainrule.interface.base import readable
 from chainrule.interface.capabilities import GreedyDrafts
 from chainrule.nn.backoff import BackedOff, Counts, Table, at, discounts, find, merge
-from chainrule.nn.ctc_search import Language
-from chainrule.nn.linear import EXACT
+from chainrule.nn.ctc import Language
+from chainrule.nn.layers import EXACT
 from chainrule.types import Batch, Sequences, State, Step
 
 PENDING = 1 << 20  # tokens gathered before they are sorted into the counts

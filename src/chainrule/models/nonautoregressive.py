@@ -50,11 +50,9 @@ from chainrule.interface.conditional import DecodingBudget, ParallelModel, Paral
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerConfig
 from chainrule.nn.attention import padding_bias
-from chainrule.nn.ctc import Lattice, Ratio, spelt
-from chainrule.nn.ctc_search import Slot, Weights, search
-from chainrule.nn.linear import inward
-from chainrule.nn.masking import first
-from chainrule.nn.tokens import PairTable
+from chainrule.nn.ctc import Lattice, Ratio, Slot, Weights, search, spelt
+from chainrule.nn.layers import inward
+from chainrule.nn.tokens import PairTable, lowest
 from chainrule.types import Batch, Sequences, length_mask, map_state
 
 BEAM = 5  # targets that are followed where nobody says how many
@@ -64,7 +62,7 @@ COUNTED_AT_ONCE = 1024  # targets
 
 
 class LanguageConfig(Settings):
-    """The n-gram model of targets that weighs what slots say, in a search with a beam (see `nn.ctc_search`)."""
+    """The n-gram model of targets that weighs what slots say, in a search with a beam (see `nn.ctc`)."""
 
     order: int = Field(4, ge=0, description="length of its longest n-gram; 0: no such model")
     tokens: int = Field(2_000_000, ge=1, description="of the training targets, so many are counted")
@@ -361,7 +359,7 @@ class Slots(Output):
         path, _ = self._path(body, hidden, slots, ())
         real = length_mask(slots, inputs.shape[1])
         wrong = ((path != wanted) & real).sum(1)
-        return wanted, first(chance[:, : real.shape[1]], real, self.glancing * wrong)
+        return wanted, lowest(chance[:, : real.shape[1]], real, self.glancing * wrong)
 
 
 class Masks(Output):
@@ -387,7 +385,7 @@ class Masks(Output):
     def loss(self, body: Body, read: Read, target: Sequences, chance: Tensor, smoothing: float) -> Tensor:
         real = target.mask
         count = 1 + (chance[:, 0] * target.lengths).floor()
-        masked = first(chance[:, 1 : 1 + real.shape[1]], real, count)
+        masked = lowest(chance[:, 1 : 1 + real.shape[1]], real, count)
         weights = (target.lengths / count)[masked.nonzero()[:, 0]]
         nats = self._log_probs(body, read, target, masked, smoothing)
         return -self._of_length(read, target).sum() - (weights * nats).sum()
@@ -418,7 +416,7 @@ class Masks(Output):
         unknown = real
         for left in range(passes - 1, -1, -1):
             draft = self.predicted(body, read, draft, unknown, lengths, suppress)
-            unknown = first(draft.log_probs, real, lengths * left // passes)
+            unknown = lowest(draft.log_probs, real, lengths * left // passes)
         return draft
 
     def predicted(

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig, RasterConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable
 from chainrule.interface.conditional import Conditional, TranslationConfig
-from chainrule.nn.norms import normalised
-from chainrule.nn.raster import Convolution, GatedLayer, across, lowered, matrix, norm_across
+from chainrule.nn.convolution import Convolution, GatedLayer, across, lowered, matrix, norm_across
+from chainrule.nn.layers import normalised
 from chainrule.types import Batch, Sequences, State, merge, select
 
 EMBEDDED = 8

@@ -18,10 +18,9 @@ from chainrule.features.stored import Row
 from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional
-from chainrule.nn.branches import at
+from chainrule.nn.attention import AttentionPooling
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.pooling import AttentionPooling
-from chainrule.nn.recurrent_encoder import RecurrentEncoder
+from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
 from chainrule.types import Batch, Sequences, State, length_mask
 
 IMPOSSIBLE = -1e4
@@ -197,7 +196,7 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
     def _ends(self, vectors: Tensor, places: Tensor, starts: Tensor) -> Tensor:
         """(B, V) logits, given where the answers begin, (B,)."""
         numbers = torch.arange(1, vectors.shape[1] + 1, device=places.device)  # (P,)
-        begin = at(vectors, (starts - 1).clamp(min=0)[:, None])[:, 0]
+        begin = gather_positions(vectors, (starts - 1).clamp(min=0)[:, None])[:, 0]
         ahead = (numbers - starts[:, None]).clamp(0, self.config.distances)
         inner = self.end_place(vectors) + self.end_start(begin)[:, None] + F.embedding(ahead, self.end_distance)
         scores = self.end_out(F.relu(inner))[..., 0]

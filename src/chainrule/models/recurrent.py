@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import STEP_AFTER_STEP, Advance, Table, TabledReadout, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import normalised
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
 from chainrule.types import Batch, Sequences, State
 

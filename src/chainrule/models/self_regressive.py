@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
-from chainrule.nn.linear import Projection
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import Projection, normalised
 from chainrule.nn.recurrent import LSTM, LayerState
 from chainrule.types import Batch, Sequences, State
 

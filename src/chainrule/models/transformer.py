@@ -33,7 +33,6 @@ from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Rewindable
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn import alone
-from chainrule.nn.activations import squared_relu
 from chainrule.nn.alone import Row
 from chainrule.nn.attention import (
     Attend,
@@ -49,8 +48,7 @@ from chainrule.nn.attention import (
     require_heads,
 )
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.linear import inward, outward
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import inward, normalised, outward, squared_relu
 from chainrule.nn.positions import (
     AddedPositions,
     ConcatenatedPositions,

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import OwnObjective, readable
 from chainrule.interface.capabilities import Embedder
-from chainrule.nn.alias import AliasTable
-from chainrule.nn.word_blocks import Blocks, Integers, Lesson, cbow_blocks, loss_of, skip_gram_blocks
+from chainrule.nn.negative_sampling import AliasTable, Blocks, Integers, Lesson, cbow_blocks, loss_of, skip_gram_blocks
 from chainrule.types import Batch, Sequences
 
 NOISE_POWER = 0.75  # of the frequencies: rare words come up as noise more often than in the text

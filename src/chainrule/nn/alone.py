@@ -21,8 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from chainrule.nn.linear import EXACT, Projection
-from chainrule.nn.norms import LayerNorm
+from chainrule.nn.layers import EXACT, LayerNorm, Projection
 
 Row: TypeAlias = npt.NDArray[np.floating[Any]]
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from chainrule.nn import alone
 from chainrule.nn.alone import Row
-from chainrule.nn.linear import inward
+from chainrule.nn.layers import inward
 
 
 def require_pairs(width: int, heads: int, instead: str = "") -> None:

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from chainrule.nn.attention import Attend, CausalAttention, WholeAttention, padding_bias
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.linear import Projection
-from chainrule.nn.norms import LayerNorm
+from chainrule.nn.layers import LayerNorm, Projection
 
 
 def _gelu_by_tanh(x: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chainrule.nn.bptt import CoupledLSTM, InputResetGRU, PeepholeLSTM
 from chainrule.nn.dropout import dropped
-from chainrule.nn.through_time import CoupledLSTM, InputResetGRU, PeepholeLSTM
 
 LayerState: TypeAlias = tuple[Tensor, ...]
 Cell: TypeAlias = Literal["rnn", "lstm", "lstm_peephole", "lstm_coupled", "gru", "gru_input_reset"]

@@ -98,3 +98,10 @@ def read_to_the_end(layer: RecurrentLayer, values: Tensor, order: Order) -> tupl
         start = end
     hidden = F.pad(torch.cat(outputs), (0, 0, 0, 0, 0, steps - start))
     return hidden.index_select(1, order.places), select(merge(left[::-1]), order.places)
+
+
+def gather_positions(values: Tensor, where: Tensor) -> Tensor:
+    """(B, K, D): what values (B, P, D) are at positions (B, K); zeros past the last."""
+    padded = F.pad(values, (0, 0, 0, 1))
+    where = where.clamp(max=values.shape[1])
+    return padded.gather(1, where[..., None].expand(-1, -1, values.shape[-1]))

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chainrule.interface.base import Table, TabledReadout
-from chainrule.nn.linear import times
-from chainrule.nn.norms import normalised
+from chainrule.nn.layers import normalised, times
 
 
 class TokenTable(nn.Module):
@@ -91,3 +90,12 @@ class TokenReadout(TabledReadout):
 
     def readout(self, hidden: Tensor) -> Tensor:
         return self.tokens.readout(hidden)
+
+
+def lowest(order: Tensor, among: Tensor, count: Tensor) -> Tensor:
+    """(B, K), true for the `count` positions of each row that come first in the order, among those that may."""
+    places = order.masked_fill(~among, torch.inf).argsort(dim=1, stable=True)
+    ranks = torch.empty_like(places).scatter_(
+        1, places, torch.arange(order.shape[1], device=order.device).expand_as(places)
+    )
+    return (ranks < count[:, None]) & among

@@ -1,6 +1,6 @@
 """Steps of word vectors as products of small matrices: the gradient of `Word2Vec.loss`, written out.
 
-With scores S = H Oᵀ, targets A and weights W (see `nn.word_blocks`) the loss is Σ W softplus(S) − A S, so that
+With scores S = H Oᵀ, targets A and weights W (see `nn.negative_sampling`) the loss is Σ W softplus(S) − A S, so that
 
     ∂loss/∂S = W σ(S) − A,    ∂loss/∂H = (∂loss/∂S) O,    ∂loss/∂O = (∂loss/∂S)ᵀ H
 
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chainrule.models.word2vec import Word2Vec
-from chainrule.nn.word_blocks import Blocks, Lesson, loss_of
+from chainrule.nn.negative_sampling import Blocks, Lesson, loss_of
 
 AT_ONCE = 64  # blocks whose words all see the vectors of before the step
 

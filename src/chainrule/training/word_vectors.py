@@ -20,7 +20,7 @@ import torch
 from chainrule.data.batching import Feed, Position
 from chainrule.data.corpus import Corpus
 from chainrule.models.word2vec import Numbers, Word2Vec
-from chainrule.nn.word_blocks import Integers, Lesson
+from chainrule.nn.negative_sampling import Integers, Lesson
 from chainrule.training.learner import Loss
 from chainrule.training.loop import Trainer
 from chainrule.training.progress import Record

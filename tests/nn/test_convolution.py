@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.nn.causal_conv import DelayLine, GatedConvolution
-from chainrule.nn.linear import Projection
+from chainrule.nn.convolution import DelayLine, GatedConvolution
+from chainrule.nn.layers import Projection
 
 WIDTH = 5
 LENGTH = 23
@@ -75,8 +75,8 @@ def test_rows_at_different_positions_each_meet_their_own_past(kernel: int, dilat
 def test_a_ring_holds_the_last_inputs_in_the_order_of_time(kernel: int, dilation: int) -> None:
     line, x = DelayLine(WIDTH, kernel, dilation), random(1, 40, WIDTH)
     ring = line.read(x, *start(line, 1)).ring
-    assert ring.numel() == line.reach * WIDTH
-    torch.testing.assert_close(line.unroll(ring, torch.tensor([40])), x[:, 40 - line.reach :])
+    assert ring.numel() == line.receptive_field * WIDTH
+    torch.testing.assert_close(line.unroll(ring, torch.tensor([40])), x[:, 40 - line.receptive_field :])
 
 
 @torch.no_grad()

@@ -1,0 +1,139 @@
+"""Elementary layers: linear maps, norms, activations, and learned mixes of layers.
+
+Linear maps are fast for many rows and for a single one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+EXACT = (torch.float32, torch.float64)
+
+
+class Projection(nn.Module):
+    """A linear map whose matrix is stored (in, out), the way that a product with a single row reads it fastest.
+
+    Such products are made in `alone`.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in) to (N, out)."""
+        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
+
+
+def times(x: Tensor, matrix: Tensor) -> Tensor:
+    """(N, D) @ (D, O).
+
+    A product with a single row reads the matrix once and hardly computes, so its speed is that of memory. NumPy's
+    BLAS comes nearer to that than torch's, 1.1 to 1.7 times as fast in runs on one core (`benchmarks/matvec.py`).
+    """
+    if is_lone_row(x) and x.dtype == matrix.dtype:
+        return torch.from_numpy(np.dot(x.numpy()[0], matrix.detach().numpy()))[None]
+    return x @ matrix
+
+
+def is_lone_row(x: Tensor) -> bool:
+    """One row on the CPU, in full precision, that nobody wants the gradient of."""
+    return len(x) == 1 and not torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype in EXACT
+
+
+def inward(inputs: int, outputs: int, *, bias: bool = False) -> Projection:
+    """A matrix at the beginning of a residual branch."""
+    projection = Projection(inputs, outputs, bias=bias)
+    nn.init.normal_(projection.weight, std=inputs**-0.5)
+    return projection
+
+
+def outward(inputs: int, outputs: int) -> Projection:
+    """A matrix at the end of one: zero, so that the model begins as its embeddings and readout."""
+    projection = Projection(inputs, outputs)
+    nn.init.zeros_(projection.weight)
+    return projection
+
+
+EPSILON = torch.tensor(1e-6, dtype=torch.float64)  # a tensor, so that one operation can add it; takes on any type
+
+
+class LayerNorm(nn.LayerNorm):
+    """The same, straight to the kernel: torch's own asks on each call whether cuDNN is on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+def normalised(x: Tensor) -> Tensor:
+    """RMS norm without a weight: the matrix that follows can learn one."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        return cast(Tensor, RMSNorm.apply(x))  # type: ignore[no-untyped-call]
+    return x * inverse_rms(x)
+
+
+def inverse_rms(x: Tensor) -> Tensor:
+    """(..., D) to (..., 1): what brings the root of the mean square to 1."""
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.addcmul(EPSILON.to(x.device), length, length, value=1 / x.shape[-1]).rsqrt_()
+
+
+class RMSNorm(torch.autograd.Function):
+    """The gradient of y = x · r(x) in one formula, r (g − y ⟨g, y⟩ / D).
+
+    Left to autograd, the norms take about twice the time on a CPU: 2 to 5 % of a training step of the default model.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        scale = inverse_rms(x)
+        y = x * scale
+        ctx.save_for_backward(y, scale)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        y, scale = ctx.saved_tensors
+        along: Tensor = torch.linalg.vecdot(gradient, y)[..., None] / -y.shape[-1]
+        return torch.addcmul(gradient, y, along).mul(scale)
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """max(0, x)², from So et al. (2021)."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        return cast(Tensor, _SquaredReLU.apply(x))  # type: ignore[no-untyped-call]
+    return x.relu().square()
+
+
+class _SquaredReLU(torch.autograd.Function):
+    """The derivative is 2 max(0, x): one pass over memory, where autograd would make three."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = x.relu()
+        ctx.save_for_backward(positive)
+        return positive.square()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        [positive] = ctx.saved_tensors
+        return 2 * cast(Tensor, positive).mul(gradient)
+
+
+class ScalarMix(nn.Module):
+    """γ Σ_l softmax(w)_l x_l."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Tensor) -> Tensor:
+        """(L, ...) to (...)."""
+        return self.scale * torch.einsum("l,l...->...", self.weights.softmax(0), layers)
