@@ -1,4 +1,4 @@
-"""What training minimises: sampled objectives cost little and aim at the same distribution as the likelihood."""
+"""Training objectives: sampled objectives have the same optimum as the likelihood."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from chainrule.objectives import (
     Noise,
     NoiseContrastive,
     NoiseObjective,
+    NoiseSample,
     Objective,
     SampledSoftmax,
-    Words,
 )
 from chainrule.testing import tiny_model
 from chainrule.testing.checks import float64
@@ -48,7 +48,7 @@ def recurrent(**settings: Any) -> Recurrent:
 
 
 def rows(count: int, *, width: int = WIDTH, different: bool = True) -> tuple[Tensor, Tensor]:
-    """Hidden vectors and the tokens that they should predict."""
+    """Hidden vectors and their target tokens."""
     random = torch.Generator().manual_seed(5)
     hidden = torch.randn(count if different else 1, width, generator=random, dtype=torch.float64)
     return hidden.float().expand(count, width), torch.randint(VOCABULARY, (count,), generator=random)
@@ -60,7 +60,7 @@ def gradient(objective: Objective, model: TabledReadout, hidden: Tensor, targets
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
-# Drawing
+# Sampling noise
 
 
 @settings(max_examples=25, deadline=None)
@@ -68,12 +68,12 @@ def gradient(objective: Objective, model: TabledReadout, hidden: Tensor, targets
 def test_the_columns_of_an_alias_table_hold_exactly_the_distribution(weights: list[float]) -> None:
     probabilities = np.array(weights) / np.sum(weights)
     table = AliasTable(probabilities)
-    held = table.heights / len(weights)
-    held = held.index_add(0, table.others, (1 - table.heights) / len(weights))
-    np.testing.assert_allclose(held.numpy(), probabilities, atol=1e-12)
+    mass = table.heights / len(weights)
+    mass = mass.index_add(0, table.others, (1 - table.heights) / len(weights))
+    np.testing.assert_allclose(mass.numpy(), probabilities, atol=1e-12)
 
 
-def test_draws_have_the_right_frequencies() -> None:
+def test_noise_is_sampled_with_the_right_frequencies() -> None:
     noise = Noise(COUNTS)
     draws = noise.table.draw(400_000, generator=torch.Generator().manual_seed(1))
     found = np.bincount(draws.numpy(), minlength=VOCABULARY) / 400_000
@@ -81,18 +81,18 @@ def test_draws_have_the_right_frequencies() -> None:
     assert (abs(found - noise.probabilities) < 4.5 * deviation).all()
 
 
-def test_noise_is_counted_from_the_text_and_every_word_can_be_drawn() -> None:
+def test_noise_is_the_add_one_smoothed_unigram_distribution() -> None:
     noise = Noise(Corpus.of_tokens([3, 3, 0, 1, 3], vocabulary=5).counts(5))
     np.testing.assert_allclose(noise.probabilities, np.array([2, 2, 1, 4, 1]) / 10)
 
 
-def test_words_drawn_twice_are_named_once_and_counted_twice() -> None:
-    words = Noise(COUNTS).draw(500)
-    assert len(words.ids) == len(set(words.ids.tolist())) <= VOCABULARY
-    assert int(words.counts.sum()) == 500
+def test_repeated_noise_words_are_merged_with_their_counts() -> None:
+    sample = Noise(COUNTS).draw(500)
+    assert len(sample.ids) == len(set(sample.ids.tolist())) <= VOCABULARY
+    assert int(sample.counts.sum()) == 500
 
 
-# Scoring only some rows
+# Logits of selected words
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_words_drawn_twice_are_named_once_and_counted_twice() -> None:
         GPT(GPTConfig(vocabulary=VOCABULARY, width=WIDTH, heads=1, layers=1, layout="gpt2")),
     ],
 )
-def test_scores_of_some_words_are_those_of_the_readout(model: TabledReadout) -> None:
+def test_logits_of_selected_words_are_those_of_the_readout(model: TabledReadout) -> None:
     hidden, own = rows(9)
     shared = torch.tensor([7, 0, 11])
     bias = model.readout_table().bias
@@ -118,13 +118,13 @@ def test_scores_of_some_words_are_those_of_the_readout(model: TabledReadout) -> 
 
 
 @both
-def test_a_model_whose_readout_is_no_table_is_refused(kind: type[NoiseObjective]) -> None:
+def test_a_model_without_a_linear_readout_is_refused(kind: type[NoiseObjective]) -> None:
     model = tiny_model("self_regressive", vocabulary=VOCABULARY)
-    with pytest.raises(ConfigError, match="SelfRegressive cannot score a few words"):
+    with pytest.raises(ConfigError, match=r"SelfRegressive has no linear readout.*set train\.objective=likelihood"):
         kind(Noise(COUNTS), 10)(model, torch.zeros(1, WIDTH), torch.zeros(1, dtype=torch.int64))  # type: ignore[arg-type]
 
 
-# Aiming at the same distribution
+# The optimum is that of the likelihood
 
 
 def test_the_gradient_of_nce_approaches_that_of_the_likelihood_as_noise_grows() -> None:
@@ -132,7 +132,7 @@ def test_the_gradient_of_nce_approaches_that_of_the_likelihood_as_noise_grows() 
         model = recurrent()
         hidden, targets = rows(40, different=False)
         hidden = hidden.double()
-        with torch.no_grad():  # where the normaliser is 1: elsewhere the two aim at the same point on different ways
+        with torch.no_grad():  # where the normaliser is 1: elsewhere NCE also has a gradient towards that
             model.readout_bias += math.log(VOCABULARY) - model.readout(hidden)[0].logsumexp(-1)
         exact = gradient(Likelihood(), model, hidden, targets)
         torch.manual_seed(2)
@@ -159,12 +159,12 @@ def test_a_sampled_softmax_over_all_words_is_the_softmax() -> None:
         torch.testing.assert_close(found, exact)
 
 
-def test_a_target_among_the_sampled_words_stands_there_once() -> None:
+def test_a_target_among_the_noise_words_is_counted_once() -> None:
     model = recurrent()
     hidden, targets = rows(VOCABULARY)
     objective = SampledSoftmax(Noise(COUNTS), 4)
-    objective.words = Words(torch.tensor([2, 5]), torch.tensor([1, 1]))
-    logits = model.readout(hidden).detach() - objective.log_presence
+    objective.sample = NoiseSample(torch.tensor([2, 5]), torch.tensor([1, 1]))
+    logits = model.readout(hidden).detach() - objective.log_inclusion
     expected = sum(
         float(logits[row, sorted({2, 5, int(target)})].logsumexp(0) - logits[row, target])
         for row, target in enumerate(targets)
@@ -173,8 +173,8 @@ def test_a_target_among_the_sampled_words_stands_there_once() -> None:
 
 
 @both
-def test_a_known_bigram_is_learnt_from_noise(kind: type[NoiseObjective]) -> None:
-    """Four words of noise a step; the sampled objectives reach the truth, NCE with a normaliser near 1."""
+def test_noise_objectives_learn_a_known_bigram_distribution(kind: type[NoiseObjective]) -> None:
+    """With four noise words per step; NCE ends with a normaliser near 1."""
     random = torch.Generator().manual_seed(3)
     truth = torch.distributions.Dirichlet(torch.full((VOCABULARY,), 0.5)).sample((VOCABULARY,))
     first = torch.randint(VOCABULARY, (40_000,), generator=random)
@@ -184,7 +184,7 @@ def test_a_known_bigram_is_learnt_from_noise(kind: type[NoiseObjective]) -> None
     model = Recurrent(RecurrentConfig(vocabulary=VOCABULARY, width=VOCABULARY, tied=False))
     contexts = torch.nn.Parameter(torch.eye(VOCABULARY))
     objective = kind(Noise(counts), 4)
-    model.init_output_bias(objective.noise.levels)
+    model.init_output_bias(objective.noise.unigram_logits)
     optimizer = torch.optim.Adam([contexts, *model.parameters()], lr=0.02)
     for step in range(600):
         chosen = torch.randint(len(first), (256,), generator=random)
@@ -197,24 +197,24 @@ def test_a_known_bigram_is_learnt_from_noise(kind: type[NoiseObjective]) -> None
         divergence = (truth * (truth.clamp_min(1e-9).log() - found)).sum(-1)
         assert float(divergence.mean()) < 0.03
         if isinstance(objective, NoiseContrastive):
-            assert abs(objective.figures(model, contexts)["log_normaliser"]) < 0.1
+            assert abs(objective.metrics(model, contexts)["log_normaliser"]) < 0.1
 
 
-def test_a_prepared_model_begins_as_the_unigram_with_a_normaliser_of_one() -> None:
+def test_a_model_with_unigram_output_bias_has_a_normaliser_of_one() -> None:
     model = recurrent()
     objective = NoiseContrastive(Noise(COUNTS), 8)
-    model.init_output_bias(objective.noise.levels)
+    model.init_output_bias(objective.noise.unigram_logits)
     nothing = torch.zeros(1, WIDTH)
     found = model.readout(nothing).softmax(-1)[0].detach().numpy()
     np.testing.assert_allclose(found, objective.noise.probabilities, rtol=1e-5)
-    assert objective.figures(model, nothing)["log_normaliser"] == pytest.approx(0.0, abs=1e-5)
+    assert objective.metrics(model, nothing)["log_normaliser"] == pytest.approx(0.0, abs=1e-5)
 
 
-# In the loop
+# In training
 
 
 @both
-def test_all_pieces_of_a_batch_share_their_noise(kind: type[NoiseObjective]) -> None:
+def test_all_micro_batches_of_a_step_share_their_noise(kind: type[NoiseObjective]) -> None:
     gradients = []
     with float64():
         for pieces in (1, 3):
@@ -233,12 +233,12 @@ SMALL = {
 }
 
 
-def train(family: str, objective: str, text: Path, out: Path, **words: Any) -> chainrule.Run:
+def train(family: str, objective: str, text: Path, out: Path, **options: Any) -> chainrule.Run:
     settings = {
         "model": SMALL[family],
         "train": {"objective": objective, "noise": 16, "batch_tokens": 128, "log_every": 5, "validate_every": 10},
     }
-    return chainrule.train(family, data=str(text), out=out, settings=settings, **words)
+    return chainrule.train(family, data=str(text), out=out, settings=settings, **options)
 
 
 def metrics(run: chainrule.Run) -> list[dict[str, Any]]:
@@ -266,13 +266,10 @@ def test_the_normaliser_is_reported_and_the_loss_is_not_called_bits(text_file: P
 
 @pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("objective", ["nce", "sampled"])
-def test_a_resumed_run_draws_the_noise_of_an_uninterrupted_one(
+def test_a_resumed_run_samples_the_noise_of_an_uninterrupted_one(
     family: str, objective: str, text_file: Path, tmp_path: Path
 ) -> None:
-    constant = [
-        "train.schedule=constant",
-        "train.warmup=0",
-    ]  # so that a longer budget leaves early steps as they were
+    constant = ["train.schedule=constant", "train.warmup=0"]  # a learning rate that does not depend on the budget
     whole = train(family, objective, text_file, tmp_path / "whole", steps=20, overrides=constant)
     for steps in (10, 20):
         halves = train(family, objective, text_file, tmp_path / "halves", steps=steps, resume=True, overrides=constant)
@@ -280,12 +277,12 @@ def test_a_resumed_run_draws_the_noise_of_an_uninterrupted_one(
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_label_smoothing_and_noise_exclude_each_other(text_file: Path, tmp_path: Path) -> None:
+def test_label_smoothing_and_noise_objectives_exclude_each_other(text_file: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"label_smoothing 0\.1 spreads mass over all words.*objective=likelihood"):
         train("gpt", "nce", text_file, tmp_path / "run", steps=1, overrides=["train.label_smoothing=0.1"])
 
 
-def test_a_family_without_a_table_is_refused_before_anything_is_written(text_file: Path, tmp_path: Path) -> None:
+def test_a_family_without_a_linear_readout_is_refused_before_anything_is_saved(text_file: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.objective=likelihood"):
         chainrule.train(
             "self_regressive",

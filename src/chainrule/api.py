@@ -26,7 +26,7 @@ from chainrule.objectives import (
     Objective,
     SampledSoftmax,
     SmoothedLikelihood,
-    tabled,
+    require_table,
 )
 from chainrule.runs import Run, choose_device, load, run_of
 from chainrule.training.checkpoint import RunFolder
@@ -257,7 +257,7 @@ def _trainer(
 ) -> Trainer:
     settings = config.train
     unigrams = Noise(material.corpus.counts(model.vocabulary))
-    model.init_output_bias(unigrams.levels)
+    model.init_output_bias(unigrams.unigram_logits)
     if start is not None:
         reporter.note(f"{start.give(model):.0%} of the weights are those of {start.folder.path}")
     lessons = material.lessons(model, config, reporter)
@@ -297,7 +297,7 @@ NOISE_OBJECTIVES: dict[str, type[NoiseObjective]] = {"nce": NoiseContrastive, "s
 
 def _objective(settings: TrainConfig, unigrams: Noise, model: NeuralModel) -> Objective:
     if settings.objective in NOISE_OBJECTIVES:
-        tabled(model)  # refused before anything is written
+        require_table(model)  # refused before anything is written
         return NOISE_OBJECTIVES[settings.objective](unigrams, settings.noise)
     if isinstance(model, Branched) and model.branch_loss:
         return BranchLikelihood(model.branch_loss, settings.label_smoothing)

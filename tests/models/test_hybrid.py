@@ -131,7 +131,7 @@ def test_branches_have_losses_of_their_own_in_training(smoothing: float) -> None
     parts = [F.cross_entropy(one, targets, reduction="sum", label_smoothing=smoothing) for one in predictions]
     found = BranchLikelihood(0.5, smoothing)(model, hidden, targets)
     torch.testing.assert_close(found, parts[0] + 0.5 * parts[1] + 0.5 * parts[2])
-    figures = BranchLikelihood(0.5).figures(model, hidden)
+    figures = BranchLikelihood(0.5).metrics(model, hidden)
     assert figures == {"gamma": pytest.approx(float(model.shares(hidden).detach().mean()))}
 
 

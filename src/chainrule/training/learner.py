@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chainrule.data.batching import Segment
 from chainrule.interface.base import NeuralModel, OwnObjective, Trainable
-from chainrule.objectives import Objective, Reporting
+from chainrule.objectives import Objective, ReportsMetrics
 from chainrule.types import Batch, Sequences, State, detach, map_state, merge, select, tensors
 
 REPORTED_ROWS = 256  # hidden vectors that the figures of an objective are taken from
@@ -128,10 +128,10 @@ class NextTokens(Learner):
     @final
     @torch.no_grad()
     def figures(self, batch: Batch | Segment) -> dict[str, float]:
-        if not isinstance(self.objective, Reporting):
+        if not isinstance(self.objective, ReportsMetrics):
             return {}
         with self.precision():
-            return self.objective.figures(self.model, self.look(batch)[:REPORTED_ROWS])
+            return self.objective.metrics(self.model, self.look(batch)[:REPORTED_ROWS])
 
     @abstractmethod
     def look(self, batch: Batch | Segment) -> Tensor:
@@ -151,7 +151,7 @@ class WholeSequences(NextTokens):
         assert isinstance(batch, Batch)
         batch = batch.to(self.model.device)
         tokens = int(batch.target.lengths.sum())
-        objective = self.objective.drawn()
+        objective = self.objective.for_step()
         total = 0.0
         for piece in _cut(batch, self.pieces):
             with self.precision():
@@ -186,7 +186,7 @@ class CarriedSegments(NextTokens):
         inputs, targets = batch.inputs.to(device), batch.targets.to(device)
         if batch.fresh or self.state is None:
             self.state = self._beginning(len(inputs))
-        objective = self.objective.drawn()
+        objective = self.objective.for_step()
         total = 0.0
         states = []
         for rows in torch.arange(len(inputs), device=device).chunk(self.pieces):
