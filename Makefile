@@ -11,8 +11,8 @@ demo: .venv/ready  ## compare every family on the machine's own prose for four m
 test: .venv/ready-dev  ## every test but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-slow: .venv/ready-dev  ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+test-slow: .venv/ready-dev  ## the tests that train for minutes: about 6 hours in all
+	$(BIN)/python -m pytest -m slow -vv
 
 check: .venv/ready-dev  ## lint, format, types, layers
 	$(BIN)/ruff check .

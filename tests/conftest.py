@@ -24,6 +24,7 @@ class Outcome(NamedTuple):
 
 Command = Callable[..., Outcome]
 RealData = Callable[[str], Path]
+Measure = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,21 @@ def real_data() -> RealData:
     return folder
 
 
+@pytest.fixture
+def measure(record_property: Callable[[str, object], None]) -> Measure:
+    """Hold a measured figure to a stated one, and list it in pytest's summary."""
+
+    def hold(
+        figure: str, found: float, *, stated: float, tolerance: float = 0.03, higher_is_better: bool = False
+    ) -> None:
+        bound = stated * (1 - tolerance if higher_is_better else 1 + tolerance)
+        line = f"{figure}: {found:.4f}, stated {stated}, {'at least' if higher_is_better else 'at most'} {bound:.4f}"
+        record_property("measured", line)
+        assert found >= bound if higher_is_better else found <= bound, line
+
+    return hold
+
+
 def pytest_configure() -> None:
     folder = os.environ.get("CHAINRULE_DATA")
     if folder is not None and not Path(folder).is_dir():
@@ -87,7 +103,12 @@ def pytest_configure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many tests were skipped for each reason."""
+    """Print the measured figures, and how many tests were skipped for each reason."""
+    for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:
+        for name, line in report.user_properties:
+            if name == "measured":
+                test = report.nodeid.partition("::")[2]
+                terminalreporter.write_line(f"{test} ({report.duration / 60:.1f} minutes): {line}")
     reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.getreports("skipped"))
     if reasons:
         terminalreporter.section("skipped tests")
