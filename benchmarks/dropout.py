@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chainrule.nn.attention import WholeAttention
 from chainrule.nn.dropout import dropped
-from chainrule.training.memory import keep_freed_memory
+from chainrule.training.process import keep_freed_memory
 from turns import CLOCKS, against
 
 RATE = 0.2

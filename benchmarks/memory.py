@@ -16,7 +16,7 @@ import sys, time, torch
 from chainrule.models.gpt import GPT, GPTConfig
 from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences
-from chainrule.training.memory import keep_freed_memory
+from chainrule.training.process import keep_freed_memory
 from chainrule.types import Batch, Sequences
 
 torch.set_num_threads(int(sys.argv[1]))

@@ -21,8 +21,8 @@ from chainrule.data.batching import Segment
 from chainrule.models.recurrent import Recurrent, RecurrentConfig
 from chainrule.objectives import Likelihood, Noise, NoiseContrastive, Objective, SampledSoftmax
 from chainrule.training.learner import CarriedSegments
-from chainrule.training.memory import keep_freed_memory
 from chainrule.training.optim import build_optimizers
+from chainrule.training.process import keep_freed_memory
 from turns import CLOCKS, Work, against_first
 
 VOCABULARY = 33_000

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from chainrule.nn.scan import naive, scan
-from chainrule.training.memory import keep_freed_memory
+from chainrule.training.process import keep_freed_memory
 
 SHAPES = [(16, 128, 256), (32, 64, 256), (64, 32, 256), (512, 1, 256), (2048, 1, 128), (2048, 8, 256)]
 CHUNK = 16

@@ -9,33 +9,23 @@ from typing import Any
 
 import torch
 
-from chainrule.config import BUDGETS, RunConfig, TrainConfig, apply_overrides, read_toml
+from chainrule.config import BUDGETS, RunConfig, apply_overrides, read_toml
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.families import build
 from chainrule.families import family as family_named
-from chainrule.interface.base import CountModel, NeuralModel, OwnObjective, Trainable
-from chainrule.interface.capabilities import Branched, is_right_to_left
-from chainrule.material import Lessons, Material, open_material
+from chainrule.interface.base import CountModel, Trainable
+from chainrule.interface.capabilities import is_right_to_left
+from chainrule.material import Material, open_material
 from chainrule.models.word2vec import Word2Vec
-from chainrule.objectives import (
-    BranchLikelihood,
-    Likelihood,
-    Noise,
-    NoiseContrastive,
-    NoiseObjective,
-    Objective,
-    SampledSoftmax,
-    SmoothedLikelihood,
-    require_table,
-)
+from chainrule.objectives import Noise
 from chainrule.runs import Run, choose_device, load, run_of
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
-from chainrule.training.learner import Learner, WholeTargets
+from chainrule.training.learner import build_learner
 from chainrule.training.loop import Trainer
-from chainrule.training.memory import keep_freed_memory
+from chainrule.training.process import keep_freed_memory
 from chainrule.training.progress import Recorder, Reporter
-from chainrule.training.starting import Start
+from chainrule.training.warm_start import WarmStart
 from chainrule.training.word_vectors import WordVectorTrainer
 
 __all__ = ["Run", "load", "train"]
@@ -239,12 +229,12 @@ def _new_folder(name: str) -> Path:
     return next(path for number in itertools.count(1) if not (path := Path("runs") / f"{name}-{number}").exists())
 
 
-def _start(values: Mapping[str, Any], folder: RunFolder, family: str, resumed: bool) -> Start | None:
+def _start(values: Mapping[str, Any], folder: RunFolder, family: str, resumed: bool) -> WarmStart | None:
     """The run to begin with, as long as this one has not begun."""
     path = folder.config().start_from if resumed else values.get("start_from")
     if path is None or (resumed and folder.last_step() is not None):
         return None
-    return Start.open(path, family)
+    return WarmStart.open(path, family)
 
 
 def _trainer(
@@ -253,18 +243,18 @@ def _trainer(
     material: Material,
     folder: RunFolder,
     reporter: Reporter,
-    start: Start | None,
+    start: WarmStart | None,
 ) -> Trainer:
     settings = config.train
     unigrams = Noise(material.corpus.counts(model.vocabulary))
     model.init_output_bias(unigrams.unigram_logits)
     if start is not None:
-        reporter.note(f"{start.give(model):.0%} of the weights are those of {start.folder.path}")
+        reporter.note(f"{start.copy_weights(model):.0%} of the weights are those of {start.folder.path}")
     lessons = material.lessons(model, config, reporter)
     trainer = WordVectorTrainer if isinstance(model, Word2Vec) else Trainer
     return trainer(
         model=model,
-        learner=_learner(model, lessons, settings, unigrams),
+        learner=build_learner(model, settings, unigrams, lessons.learner),
         feed=lessons.feed,
         config=settings,
         folder=folder,
@@ -275,37 +265,3 @@ def _trainer(
         bytes_per_token=material.bytes_per_token,
         unit=material.unit,
     )
-
-
-def _learner(model: Trainable, lessons: Lessons, settings: TrainConfig, unigrams: Noise) -> Learner:
-    """What learns from the batches: by an objective of the user's choice, or by the model's own."""
-    pieces, half, compiled = settings.accumulate, _half(settings, model), settings.compile
-    if isinstance(model, NeuralModel):
-        objective = _objective(settings, unigrams, model)
-        return lessons.learner(model, objective, pieces=pieces, half=half, compiled=compiled)
-    if settings.objective != "likelihood":
-        raise ConfigError(
-            f"{type(model).__name__} has an objective of its own, and train.objective is {settings.objective!r}; "
-            "leave it out"
-        )
-    assert isinstance(model, OwnObjective)
-    return WholeTargets(model, smoothing=settings.label_smoothing, pieces=pieces, half=half, compiled=compiled)
-
-
-NOISE_OBJECTIVES: dict[str, type[NoiseObjective]] = {"nce": NoiseContrastive, "sampled": SampledSoftmax}
-
-
-def _objective(settings: TrainConfig, unigrams: Noise, model: NeuralModel) -> Objective:
-    if settings.objective in NOISE_OBJECTIVES:
-        require_table(model)  # refused before anything is written
-        return NOISE_OBJECTIVES[settings.objective](unigrams, settings.noise)
-    if isinstance(model, Branched) and model.branch_loss:
-        return BranchLikelihood(model.branch_loss, settings.label_smoothing)
-    return SmoothedLikelihood(settings.label_smoothing) if settings.label_smoothing else Likelihood()
-
-
-def _half(settings: TrainConfig, model: Trainable) -> bool:
-    """bfloat16 where it is asked for, or where the device has hardware for it."""
-    if settings.precision == "auto":
-        return model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return settings.precision == "bfloat16"

@@ -94,6 +94,6 @@ def test_runs_that_cannot_be_mixed(
     refused(chainrule("mix", runs[0], "--out", out), "at least two")
     refused(chainrule("mix", *runs, "--out", out, "--gate", "contxt"), "did you mean 'context'")
     refused(chainrule("mix", *runs, "--out", out, "--kind", "sum"), "unknown kind")
-    refused(chainrule("mix", *runs, "--out", runs[0]), "already holds a run")
+    refused(chainrule("mix", *runs, "--out", runs[0]), "already contains a run")
     refused(chainrule("train", "mixture", "--data", text_file, "--out", out), "chainrule mix")
     assert not out.exists()

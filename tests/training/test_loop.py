@@ -34,7 +34,7 @@ def test_training_lowers_the_loss_and_records_it(text_file: Path, tmp_path: Path
     assert run.outcome.tokens == 150 * 128
 
 
-def test_one_seed_gives_one_model_and_another_seed_another(text_file: Path, tmp_path: Path) -> None:
+def test_the_seed_determines_the_model(text_file: Path, tmp_path: Path) -> None:
     runs = [train(text_file, tmp_path / f"{n}", steps=5, seed=seed) for n, seed in enumerate((1, 1, 2))]
     first, same, other = (run.score("the cat sat").nats_per_token for run in runs)
     assert first == same
@@ -53,7 +53,7 @@ def test_training_stops_at_its_budget_of_steps_tokens_or_epochs(
         assert run.outcome.step == steps
 
 
-def test_slow_validation_leaves_most_of_the_minutes_to_training(
+def test_validation_takes_a_bounded_fraction_of_a_budget_in_minutes(
     text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validations: list[float] = []
@@ -76,7 +76,7 @@ def test_a_budget_in_minutes_follows_the_clock(text_file: Path, tmp_path: Path) 
     assert lines[-1]["rate"] < 0.1 < max(line["rate"] for line in lines)
 
 
-def test_accumulated_pieces_train_the_same_model(text_file: Path, tmp_path: Path) -> None:
+def test_gradient_accumulation_does_not_change_the_model(text_file: Path, tmp_path: Path) -> None:
     scores = [
         train(text_file, tmp_path / f"{pieces}", steps=10, train={"accumulate": pieces, "learning_rate": 1e-3})
         .score("the cat sat on the mat")
@@ -87,7 +87,9 @@ def test_accumulated_pieces_train_the_same_model(text_file: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_recurrent_state_is_carried_and_pieces_do_not_matter(text_file: Path, tmp_path: Path, optimizer: str) -> None:
+def test_gradient_accumulation_does_not_change_a_model_that_carries_its_state(
+    text_file: Path, tmp_path: Path, optimizer: str
+) -> None:
     model = {"width": 16, "layers": 1, "segment": 16, "dropout": 0.0}
     scores = []
     for pieces in (1, 3):
@@ -97,7 +99,7 @@ def test_recurrent_state_is_carried_and_pieces_do_not_matter(text_file: Path, tm
     assert scores == pytest.approx([scores[0]] * 2, rel=1e-4)
 
 
-def test_training_stops_when_validation_gets_no_better(text_file: Path, tmp_path: Path) -> None:
+def test_training_stops_early_when_validation_does_not_improve(text_file: Path, tmp_path: Path) -> None:
     settings = {"patience": 2, "validate_every": 1, "learning_rate": 1e-12, "muon_learning_rate": 1e-12}
     run = train(text_file, tmp_path / "run", steps=500, train=settings)
     assert run.outcome.reason == "patience"
@@ -123,7 +125,7 @@ def test_the_best_weights_are_those_of_the_step_that_validated_best(
     assert not any(torch.equal(last[name], expected[name]) for name in expected)
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_state(
+def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_checkpoint(
     text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readout = GPT.readout
@@ -133,7 +135,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_state
         return readout(self, hidden) * (float("nan") if self.training and next(steps) >= 12 else 1.0)
 
     monkeypatch.setattr(GPT, "readout", breaking)
-    with pytest.raises(TrainingError, match=r"not finite at step 13 .*the state of step 10 is kept; lower train"):
+    with pytest.raises(TrainingError, match=r"not finite at step 13 .*the checkpoint of step 10 is kept; lower train"):
         train(text_file, tmp_path / "run", steps=50, train={"save_every": 5, "validate_every": 5})
     monkeypatch.setattr(GPT, "readout", readout)
     assert chainrule.load(tmp_path / "run", checkpoint="last").score("the cat").nats_per_token < 5
@@ -189,7 +191,7 @@ def test_a_reporter_receives_progress_and_metrics(text_file: Path, tmp_path: Pat
     assert any({"loss", "bits_per_byte", "tokens_per_second"} <= record.keys() for record in listener.records)
 
 
-def test_documents_are_trained_and_scored_with_their_ends(tmp_path: Path) -> None:
+def test_documents_are_trained_and_scored_with_eos(tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
     file.write_text("\n".join(["ab", "abab", "ab", "ababab"] * 50))
     fast = {"batch_tokens": 128, "learning_rate": 0.01, "muon_learning_rate": 0.03}
@@ -205,7 +207,7 @@ def test_documents_are_trained_and_scored_with_their_ends(tmp_path: Path) -> Non
 
 def test_a_folder_with_other_contents_is_never_overwritten(text_file: Path, tmp_path: Path) -> None:
     train(text_file, tmp_path / "run", steps=1)
-    with pytest.raises(RunError, match="already holds a run"):
+    with pytest.raises(RunError, match="already contains a run"):
         train(text_file, tmp_path / "run", steps=1)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")

@@ -8,11 +8,11 @@ from torch import nn
 
 from chainrule.config import TrainConfig
 from chainrule.testing import tiny_model
-from chainrule.training.optim import Muon, RecentMean, RunningMean, build_optimizers, orthogonalise, set_rate
+from chainrule.training.optim import CheckpointAverage, MovingAverage, Muon, build_optimizers, orthogonalise, set_rate
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 12, 5), (2, 5, 12)])
-def test_orthogonalise_takes_every_singular_value_near_to_one(shape: tuple[int, ...]) -> None:
+def test_orthogonalise_moves_every_singular_value_close_to_one(shape: tuple[int, ...]) -> None:
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(orthogonalise(matrices))
     assert values.min() > 0.3
@@ -20,8 +20,8 @@ def test_orthogonalise_takes_every_singular_value_near_to_one(shape: tuple[int, 
 
 
 @pytest.mark.parametrize("shape", [(2, 16, 64), (2, 16, 16), (1, 40, 16)])
-def test_a_long_matrix_is_left_out_of_the_iteration_and_nothing_else_changes(shape: tuple[int, ...]) -> None:
-    """Against the iteration as it is usually written, on singular values that differ by a factor of a thousand."""
+def test_iterating_on_the_gram_matrix_gives_the_same_result(shape: tuple[int, ...]) -> None:
+    """Against the textbook iteration, on singular values that span a factor of a thousand."""
     u, _, v = torch.linalg.svd(torch.randn(shape, generator=torch.Generator().manual_seed(2)), full_matrices=False)
     matrices = (u * torch.logspace(0, -3, u.shape[-1])) @ v
     expected = matrices / matrices.norm(dim=(-2, -1), keepdim=True)
@@ -38,7 +38,7 @@ def test_orthogonalise_keeps_the_singular_vectors() -> None:
     assert (rotated - torch.diag(rotated.diag())).abs().max() < 1e-9
 
 
-def test_muon_updates_matrices_of_one_shape_together_as_each_alone() -> None:
+def test_muon_updates_a_stack_of_matrices_like_single_ones() -> None:
     torch.manual_seed(0)
     together = [nn.Parameter(torch.randn(4, 6)) for _ in range(3)]
     alone = copy.deepcopy(together)
@@ -72,7 +72,7 @@ def test_muon_agrees_with_torch_up_to_its_precision() -> None:
 
 @pytest.mark.parametrize("family", ["recurrent", "gpt"])
 def test_tables_go_to_adamw_and_hidden_matrices_to_muon(family: str) -> None:
-    model = tiny_model(family, vocabulary=11)  # unlike every width
+    model = tiny_model(family, vocabulary=11)  # differs from every width
     adamw, muon = build_optimizers(model, TrainConfig(optimizer="muon"))
     assert isinstance(muon, Muon)
     by_muon = {id(p) for group in muon.param_groups for p in group["params"]}
@@ -85,7 +85,7 @@ def test_tables_go_to_adamw_and_hidden_matrices_to_muon(family: str) -> None:
     assert not by_muon & {id(parameter) for parameter in vocabulary_sized}
 
 
-def test_vectors_do_not_decay() -> None:
+def test_weight_decay_excludes_vectors() -> None:
     [adamw] = build_optimizers(tiny_model("gpt", "gpt2"), TrainConfig(optimizer="adamw", weight_decay=0.3))
     for group in adamw.param_groups:
         assert group["weight_decay"] == (0.3 if group["params"][0].ndim > 1 else 0.0)
@@ -97,27 +97,27 @@ def test_the_rate_scales_every_group_from_its_own_peak() -> None:
     assert {group["lr"] for optimizer in optimizers for group in optimizer.param_groups} == {0.002, 0.01}
 
 
-def test_running_mean_follows_the_weights_and_stands_in_for_them() -> None:
+def test_the_moving_average_follows_the_weights_and_replaces_them_temporarily() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
-    mean = RunningMean(model, decay=0.9)
+    mean = MovingAverage(model, decay=0.9)
     nn.init.ones_(model.weight)
     for _ in range(200):
         mean.update(model)
     assert mean.weights[0].item() == pytest.approx(1.0, abs=1e-6)
     nn.init.constant_(model.weight, 5.0)
-    with mean.standing_in(model):
+    with mean.swapped_in(model):
         assert model.weight.item() == pytest.approx(1.0, abs=1e-6)
     assert model.weight.item() == 5.0
 
 
-def test_recent_mean_is_that_of_the_last_few_weights() -> None:
+def test_the_checkpoint_average_is_the_mean_of_the_last_few_weights() -> None:
     model = nn.Linear(1, 1, bias=False)
-    mean = RecentMean(3)
+    mean = CheckpointAverage(3)
     for value in (100.0, 1.0, 2.0, 6.0):
         nn.init.constant_(model.weight, value)
         mean.keep(model)
     nn.init.constant_(model.weight, 7.0)
-    with mean.standing_in(model):
+    with mean.swapped_in(model):
         assert model.weight.item() == 3.0
     assert model.weight.item() == 7.0

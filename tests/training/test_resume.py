@@ -1,4 +1,4 @@
-"""A run that was killed goes on as if nothing had happened."""
+"""A killed run that is resumed equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = {
 SETTINGS = {"batch_tokens": 128, "save_every": 7, "validate_every": 20, "log_every": 5, "ema": 0.9}
 
 
-def words(family: str, text: Path, out: Path) -> list[str]:
+def command_line(family: str, text: Path, out: Path) -> list[str]:
     sets = [f"--set=model.{name}={value}" for name, value in SMALL[family].items()]
     sets += [f"--set=train.{name}={value}" for name, value in SETTINGS.items()]
     command = [sys.executable, "-m", "chainrule", "train", family, "--data", str(text), "--out", str(out)]
@@ -30,34 +30,36 @@ def words(family: str, text: Path, out: Path) -> list[str]:
 
 
 def records(out: Path) -> list[dict[str, object]]:
-    """metrics.jsonl without what the clock decides."""
+    """metrics.jsonl without the times."""
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
 
 
 @pytest.mark.parametrize("family", ["gpt", "recurrent"])
-def test_a_run_killed_at_random_moments_ends_in_the_same_bits(family: str, text_file: Path, tmp_path: Path) -> None:
-    chance = random.Random(family)
+def test_a_run_killed_at_random_moments_and_resumed_ends_in_the_same_bits(
+    family: str, text_file: Path, tmp_path: Path
+) -> None:
+    rng = random.Random(family)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(words(family, text_file, whole), check=True, capture_output=True, env=environment)
+    subprocess.run(command_line(family, text_file, whole), check=True, capture_output=True, env=environment)
     kills = 0
     for _ in range(3):
         process = subprocess.Popen(
-            words(family, text_file, killed), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+            command_line(family, text_file, killed), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
         )
-        aim = f"step-{chance.randrange(7, 50):09d}"
+        aim = f"step-{rng.randrange(7, 50):09d}"
         while process.poll() is None and not any((killed / "state").glob("step-*")):
             time.sleep(0.01)
         while process.poll() is None and max(path.name for path in (killed / "state").glob("step-*")) < aim:
             time.sleep(0.001)
-        time.sleep(chance.random() * 0.02)
+        time.sleep(rng.random() * 0.02)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             kills += 1
         process.communicate()
     done = subprocess.run(
-        words(family, text_file, killed), check=False, capture_output=True, text=True, env=environment
+        command_line(family, text_file, killed), check=False, capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
     assert kills >= 1
@@ -70,7 +72,7 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bits(family: str, text_
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_exits_cleanly(number: signal.Signals, text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = [word for word in words("gpt", text_file, out) if word not in ("--steps", "60")]
+    command = [word for word in command_line("gpt", text_file, out) if word not in ("--steps", "60")]
     process = subprocess.Popen(
         [*command, "--steps", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -98,7 +100,7 @@ def test_a_longer_budget_continues_a_finished_run(text_file: Path, tmp_path: Pat
     assert (more.outcome.step, more.outcome.reason) == (9, "budget")
 
 
-def test_a_resumed_run_needs_to_be_told_nothing_twice(text_file: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_takes_its_settings_from_the_run_folder(text_file: Path, tmp_path: Path) -> None:
     settings = {"model": SMALL["recurrent"], "train": SETTINGS}  # other than the family's own recipe
     chainrule.train("recurrent", data=str(text_file), out=tmp_path / "run", steps=3, settings=settings)
     run = chainrule.train("recurrent", out=tmp_path / "run", steps=5, resume=True)
@@ -107,7 +109,7 @@ def test_a_resumed_run_needs_to_be_told_nothing_twice(text_file: Path, tmp_path:
     assert run.outcome.step == 5
 
 
-def test_a_resumed_run_keeps_its_settings(text_file: Path, tmp_path: Path) -> None:
+def test_changed_settings_of_a_resumed_run_are_refused(text_file: Path, tmp_path: Path) -> None:
     common = {"data": str(text_file), "out": tmp_path / "run", "steps": 2}
     chainrule.train("gpt", settings={"model": SMALL["gpt"]}, **common)
     changed = {"model": {**SMALL["gpt"], "width": 32}}

@@ -28,7 +28,7 @@ def test_constant_never_falls() -> None:
 
 
 @pytest.mark.parametrize("kind", ["steps", "tokens", "epochs", "minutes"])
-def test_progress_is_the_share_of_whatever_was_budgeted(kind: str) -> None:
+def test_progress_is_the_used_fraction_of_the_budget(kind: str) -> None:
     budget = Budget.of(TrainConfig(**{kind: 8}))
     assert budget.progress(Spent(**{kind: 2})) == 0.25
     assert budget.progress(Spent(**{kind: 80})) == 1.0

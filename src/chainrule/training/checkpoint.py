@@ -1,16 +1,16 @@
-"""The run folder: what training leaves behind, and all that is needed to go on.
+"""The run folder: the result of training, and everything needed to resume it.
 
-    config.toml          the settings, complete: enough to repeat the run
-    tokenizer.json       the vocabulary; runs of images have none, their levels are in the config
-    source_tokenizer.json, cleaning.json    of translation: the source's vocabulary; which pairs were left out, and why
-    model.safetensors    the best weights so far, by validation (their running mean where one is kept)
-    metrics.jsonl        a line per logged step and per validation
-    state/step-N/        the last state: weights, optimizer, random numbers, position in the data
-    scores.jsonl         every score computed on this run, with its protocol
-    card.md              what the run is, for a reader
+    config.toml          all settings: enough to repeat the run
+    tokenizer.json       the vocabulary; image runs have none, their levels are in the config
+    source_tokenizer.json, cleaning.json    translation: the source vocabulary; which pairs were dropped, and why
+    model.safetensors    the best weights so far by validation (or their average, if one is kept)
+    metrics.jsonl        one line per logged step and per validation
+    state/step-N/        the last checkpoint: weights, optimizer, random state, position in the data
+    scores.jsonl         every score of this run, with its protocol
+    card.md              a summary of the run
 
-Every file is written whole under another name and then renamed, so a crash leaves the previous one. Nothing is ever
-unpickled.
+Every file is written under a temporary name and then renamed, so a crash leaves the previous version. Nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from chainrule.tokenizers import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole state of a run between two steps."""
+    """A checkpoint: the complete state of a run between two steps."""
 
     tensors: dict[str, Tensor]
     values: dict[str, Any]
@@ -54,10 +54,10 @@ class RunFolder:
         return (self.path / "config.toml").is_file()
 
     def require_free(self) -> None:
-        """A folder that already holds something is never written over."""
+        """Raise RunError unless the folder is new or empty."""
         if self.exists:
             raise RunError(
-                f"{str(self.path)!r} already holds a run; choose another folder, or continue it with --resume"
+                f"{str(self.path)!r} already contains a run; choose another folder, or continue it with --resume"
             )
         if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
             raise RunError(f"{str(self.path)!r} exists and is not a run; choose a new or empty folder")
@@ -65,7 +65,7 @@ class RunFolder:
     def create(
         self, config: RunConfig, tokenizer: Tokenizer | None = None, source_tokenizer: Tokenizer | None = None
     ) -> None:
-        """Write what stands before the first step. The config comes last: with it the folder is a run."""
+        """Create the run folder. The config is written last: with it the folder is a run."""
         with self.explained():
             self.path.mkdir(parents=True, exist_ok=True)
             if tokenizer is not None:
@@ -76,29 +76,29 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         if not self.path.is_dir():
-            raise RunError(f"there is no run at {str(self.path)!r}; check the path")
+            raise RunError(f"no run at {str(self.path)!r}; check the path")
         if not self.exists:
             raise RunError(f"{str(self.path)!r} is not a run folder: it has no config.toml")
         try:
             values = read_toml(self.path / "config.toml")
         except ConfigError as error:
-            raise RunError(f"the run {str(self.path)!r} is damaged: {error}") from None
+            raise RunError(f"the config of run {str(self.path)!r} is invalid: {error}") from None
         version = values.get("format", 0)
         if isinstance(version, int) and version > FORMAT:
             raise RunError(
-                f"the run {str(self.path)!r} has format {version}, and this chainrule reads up to {FORMAT}; "
-                "update chainrule to open it"
+                f"run {str(self.path)!r} has format {version}, and this version of chainrule reads formats up to "
+                f"{FORMAT}; upgrade chainrule"
             )
         try:
             return RunConfig.parse(values)
         except ConfigError as error:
-            raise RunError(f"the run {str(self.path)!r} is damaged: {error}") from None
+            raise RunError(f"the config of run {str(self.path)!r} is invalid: {error}") from None
 
     def tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.path / "tokenizer.json")
 
     def source_tokenizer(self) -> Tokenizer:
-        """Of a run that translates."""
+        """Return the source tokenizer of a translation run."""
         return load_tokenizer(self.path / "source_tokenizer.json")
 
     # Weights
@@ -108,21 +108,21 @@ class RunFolder:
             save_file(distinct_tensors(model), temporary)
 
     def read_weights(self, model: nn.Module, checkpoint: str = "best") -> None:
-        """Put the best weights, or the last ones, into a model of the same shape."""
+        """Load the best weights, or those of the last checkpoint, into a model."""
         load_distinct(model, self.weights(checkpoint), origin=str(self.path))
 
     def weights(self, checkpoint: str = "best") -> dict[str, Tensor]:
-        """The best weights, or the last ones, by name."""
+        """Return the best weights, or those of the last checkpoint, by name."""
         if checkpoint == "last":
             snapshot = self.last_state()
             if snapshot is None:
-                raise RunError(f"the run {str(self.path)!r} has no saved state; use the best weights instead")
+                raise RunError(f"run {str(self.path)!r} has no saved checkpoint; use the best weights instead")
             prefix = "model/"
             return {name[len(prefix) :]: x for name, x in snapshot.tensors.items() if name.startswith(prefix)}
         file = self.path / "model.safetensors"
         if not file.is_file():
             raise RunError(
-                f"the run {str(self.path)!r} has no model.safetensors: training has not reached its first checkpoint; "
+                f"run {str(self.path)!r} has no model.safetensors: training has not reached its first validation; "
                 "continue it with `chainrule train … --resume`"
             )
         return self._read_tensors(file)
@@ -130,14 +130,17 @@ class RunFolder:
     # State
 
     def write_state(self, step: int, snapshot: Snapshot, *, end: bool = False) -> None:
-        """Store a snapshot, then drop the ones before it. What the end of a run adds to a step has its own name."""
+        """Write a checkpoint, then delete older ones. The final checkpoint of a run has a name of its own."""
         folder = self.path / "state" / (f"step-{step:09d}-end" if end else f"step-{step:09d}")
         with self.explained():
             if not folder.is_dir():
                 with whole_folder(folder) as temporary:
                     save_file(snapshot.tensors, temporary / "tensors.safetensors")
                     (temporary / "values.json").write_text(json.dumps(snapshot.values), encoding="utf-8")
-            for old in (*self._states(), *(self.path / "state").glob(".step-*")):  # the latter: of a killed process
+            for old in (
+                *self._states(),
+                *(self.path / "state").glob(".step-*"),
+            ):  # left by a killed process
                 if old != folder:
                     shutil.rmtree(old, ignore_errors=True)
 
@@ -149,11 +152,11 @@ class RunFolder:
         try:
             values = json.loads((newest / "values.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RunError(f"the saved state {str(newest)!r} is damaged ({error}); remove it and train again") from None
+            raise RunError(f"checkpoint {str(newest)!r} is damaged ({error}); delete it and train again") from None
         return Snapshot(self._read_tensors(newest / "tensors.safetensors"), values)
 
     def last_step(self) -> int | None:
-        """The step of the last saved state."""
+        """Return the step of the last checkpoint."""
         folders = self._states()
         return int(folders[-1].name.split("-")[1]) if folders else None
 
@@ -169,12 +172,12 @@ class RunFolder:
     # Records
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl or scores.jsonl."""
+        """Append a record to metrics.jsonl or scores.jsonl."""
         with self.explained(), (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        """The lines of such a file; a last line that was cut off by a crash is passed over."""
+        """Return the records of such a file; lines truncated by a crash are skipped."""
         file = self.path / name
         if not file.is_file():
             return []
@@ -185,21 +188,21 @@ class RunFolder:
         return found
 
     def write_cleaning(self, reports: Mapping[str, Mapping[str, Any]]) -> None:
-        """Which pairs of each split were left out, and why."""
+        """Write which pairs of each split were dropped, and why."""
         with self.explained():
             write_whole(self.path / "cleaning.json", json.dumps(reports, indent=2) + "\n")
 
     def cleaning(self) -> dict[str, Any]:
-        """The way back; empty where nothing was cleaned."""
+        """Return the cleaning reports by split; empty if nothing was cleaned."""
         file = self.path / "cleaning.json"
         try:
             found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         except ValueError as error:
-            raise RunError(f"{str(file)!r} is damaged ({error}); remove it") from None
+            raise RunError(f"{str(file)!r} is damaged ({error}); delete it") from None
         return found
 
-    def forget_after(self, step: int) -> None:
-        """Drop metrics of steps that a resumed run will make again."""
+    def drop_metrics_after(self, step: int) -> None:
+        """Drop the metrics of steps that a resumed run will repeat."""
         kept = [record for record in self.records("metrics.jsonl") if record["step"] <= step]
         write_whole(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
 
@@ -209,23 +212,23 @@ class RunFolder:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn what the disk refuses into one line."""
+        """Convert errors of the file system into RunError."""
         try:
             yield
         except OSError as error:
             raise RunError(f"cannot write to {str(self.path)!r}: {_reason(error)}") from None
-        except SafetensorError as error:  # safetensors wraps the operating system's errors
-            raise RunError(f"cannot write to {str(self.path)!r}: {error}; what was saved before is intact") from None
+        except SafetensorError as error:  # safetensors wraps the errors of the operating system
+            raise RunError(f"cannot write to {str(self.path)!r}: {error}; earlier checkpoints are intact") from None
 
 
 def _reason(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
-        return "the disk is full; free some space and continue with --resume, what was saved before is intact"
-    return f"{error.strerror or error}; choose a folder that can be written"
+        return "the disk is full; free some space and continue with --resume, earlier checkpoints are intact"
+    return f"{error.strerror or error}; choose a writable folder"
 
 
 def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The state of a model with tied tensors named once, ready for safetensors."""
+    """Return the state dict of a model with tied tensors listed once, as safetensors requires."""
     seen: set[tuple[int, torch.Size]] = set()
     found = {}
     for name, tensor in model.state_dict().items():
@@ -238,14 +241,14 @@ def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_distinct(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:
-    """The way back; every tensor of the model must be there, under its own name or a tied one's."""
+    """Load what `distinct_tensors` has returned; every tensor must be present under its own name or a tied one."""
     try:
         outcome = model.load_state_dict(dict(weights), strict=False)
     except RuntimeError as error:
         reason = str(error).strip().split("\n")[-1].strip()
-        raise RunError(f"the weights in {origin!r} do not fit its config: {reason}") from None
+        raise RunError(f"the weights in {origin!r} do not match its config: {reason}") from None
     named = distinct_tensors(model)
     missing = [name for name in outcome.missing_keys if name in named]
     if missing or outcome.unexpected_keys:
         odd = (missing + outcome.unexpected_keys)[0]
-        raise RunError(f"the weights in {origin!r} do not fit its config: {odd!r} is missing or unknown")
+        raise RunError(f"the weights in {origin!r} do not match its config: {odd!r} is missing or unexpected")

@@ -1,15 +1,12 @@
-"""The one training loop: a feed of batches, an objective, a budget, and a folder that can always be resumed."""
+"""The training loop: gradient steps within a budget, validations, checkpoints, and resuming bit for bit."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
@@ -19,22 +16,24 @@ from chainrule.config import TrainConfig
 from chainrule.data.batching import Feed, Position
 from chainrule.errors import ConfigError, RunError, TrainingError
 from chainrule.interface.base import Trainable
+from chainrule.metrics import VALIDATION, metric
 from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
 from chainrule.training.learner import Learner, Loss
-from chainrule.training.optim import RecentMean, RunningMean, WeightMean, build_optimizers, set_rate
+from chainrule.training.optim import CheckpointAverage, MovingAverage, WeightAverage, build_optimizers, set_rate
+from chainrule.training.process import stop_requests
 from chainrule.training.progress import Record, Recorder, Reporter
 from chainrule.training.schedule import Budget, Spent, rate
 
-SECONDS_BETWEEN_STATES = 60.0
-VALIDATIONS = 10  # in a run whose settings do not say otherwise
-VALIDATION_SHARE = 0.1  # of the minutes of a run, at most
-LOG_LINES = 100
-LARGEST = 1e9  # nats; stands for infinity in records, which JSON cannot spell
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+VALIDATIONS = 10  # per run, unless train.validate_every is set
+VALIDATION_FRACTION = 0.1  # of a budget in minutes, at most
+LOG_LINES = 100  # per run, unless train.log_every is set
+LARGEST = 1e9  # nats; replaces infinity in records, which JSON does not have
 
 
 @dataclass
 class Counters:
-    """Where a run stands; all of it is saved, so that a resumed run goes on as if nothing had happened."""
+    """The progress of a run. Checkpoints store all of it, so that a resumed run equals an uninterrupted one."""
 
     step: int = 0
     tokens: int = 0
@@ -45,7 +44,7 @@ class Counters:
     best_step: int = 0
     validated: int = 0  # step of the last validation
     stale: int = 0  # validations since the best one
-    validations: int = 0  # shares of the budget that have had theirs
+    validations: int = 0  # tenths of the budget that have been validated
     validation_seconds: float = 0.0
     log_lines: int = 0
     loss_total: float = 0.0  # since the last log line
@@ -61,11 +60,11 @@ class Counters:
 class Outcome:
     """How a run ended."""
 
-    reason: str  # "budget", "patience", "stopped" or "complete" (nothing was left to do)
+    reason: str  # "budget", "patience", "stopped" or "complete" (the budget had been used before)
     step: int
     tokens: int
     seconds: float
-    best: float  # nats/token on the validation data used while training, or minus what else the best was chosen by
+    best: float  # selection score of the best weights: validation nats/token, or minus the metric of train.best_by
     best_step: int
 
 
@@ -80,17 +79,17 @@ class Trainer:
     folder: RunFolder
     recorder: Recorder
     reporter: Reporter
-    validate: Callable[[], float]  # nats/token of the model as it is now
-    bytes_per_token: float | None  # none where losses say nothing about bytes
-    unit: str = "byte"  # what stands for a byte in figures: of images it is a "dim", a channel of a pixel
-    measure: Callable[[], Record] = dict  # more figures of the model as it is now
+    validate: Callable[[], float]  # nats/token of the current weights
+    bytes_per_token: float | None  # None if the loss does not convert to bits per byte
+    unit: str = "byte"  # "dim" for images: one channel of one pixel
+    measure: Callable[[], Record] = dict  # further metrics of the current weights
     at: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.config)
         self.optimizers = build_optimizers(self.model, self.config)
-        self.mean = RunningMean(self.model, self.config.ema) if self.config.ema else None
-        self.recent = RecentMean(self.config.average) if self.config.average else None
+        self.mean = MovingAverage(self.model, self.config.ema) if self.config.ema else None
+        self.recent = CheckpointAverage(self.config.average) if self.config.average else None
         self.began = time.monotonic()
         self.saved = self.began
         self.logged = self.began
@@ -115,7 +114,7 @@ class Trainer:
                     if requests.stop:
                         reason = "stopped"
                         break
-                # A run that was stopped before its first validation must leave a model that can be used, too.
+                # A run that is stopped before its first validation must leave a usable model, too.
                 if self.at.validated != self.at.step and (reason != "stopped" or self.at.best == math.inf):
                     self._validation()
                 self.at.finished = reason != "stopped"
@@ -126,7 +125,7 @@ class Trainer:
         return self._outcome(reason)
 
     def progress(self) -> float:
-        """The share of the budget used up."""
+        """Return the fraction of the budget that has been used."""
         at = self.at
         epochs = at.epoch + at.index / max(1, self.feed.batches_per_epoch(at.epoch))
         return self.budget.progress(Spent(steps=at.step, tokens=at.tokens, epochs=epochs, minutes=at.seconds / 60))
@@ -143,9 +142,9 @@ class Trainer:
         self.at.loss_total += loss.total
         self.at.loss_tokens += loss.tokens
 
-    def learn(self, batch: Any, share: float) -> Loss:
-        """Change the model by one batch, at a share of the peak learning rate."""
-        set_rate(self.optimizers, share)
+    def learn(self, batch: Any, rate_factor: float) -> Loss:
+        """Update the model by one batch, at `rate_factor` times the peak learning rate."""
+        set_rate(self.optimizers, rate_factor)
         loss = self.learner.gradient(batch)
         norm = self._clip()
         if not math.isfinite(loss.total) or not math.isfinite(norm):
@@ -161,14 +160,14 @@ class Trainer:
 
     def _not_finite(self, loss: Loss) -> str:
         saved = self.folder.last_step()
-        kept = f"the state of step {saved} is kept" if saved is not None else "no state was saved yet"
+        kept = f"the checkpoint of step {saved} is kept" if saved is not None else "no checkpoint was saved yet"
         return (
             f"the loss or its gradient is not finite at step {self.at.step + 1} (loss {loss.total / loss.tokens:.3g}); "
             f"{kept}; lower train.learning_rate ({self.config.learning_rate:g}) or "
             f"train.muon_learning_rate ({self.config.muon_learning_rate:g}), or set train.clip=1.0"
         )
 
-    # What happens between steps
+    # Between steps: logging, validation, checkpoints
 
     def _after_step(self) -> None:
         progress = self.progress()
@@ -185,24 +184,24 @@ class Trainer:
         if self.config.save_every is not None:
             if self.at.step % self.config.save_every == 0:
                 self._save()
-        elif time.monotonic() - self.saved > SECONDS_BETWEEN_STATES:
+        elif time.monotonic() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
             self._save()
 
-    def _due(self, every: int | None, progress: float, in_a_run: int, done: int) -> bool:
-        """By steps where the settings say so, else at even shares of the budget."""
+    def _due(self, every: int | None, progress: float, per_run: int, done: int) -> bool:
+        """Return whether an event is due: every so many steps if that is set, else at even fractions of the budget."""
         if every is not None:
             return self.at.step % every == 0
-        return math.floor(progress * in_a_run) > done
+        return math.floor(progress * per_run) > done
 
     def _validation_due(self, progress: float) -> bool:
-        """As `_due`; but where minutes are the budget, no more of them than a share go into looking at the model."""
+        """As `_due`, but with a budget in minutes validations take at most VALIDATION_FRACTION of them."""
         if not self._due(self.config.validate_every, progress, VALIDATIONS, self.at.validations):
             return False
         by_the_clock = self.config.minutes is not None and self.config.validate_every is None
-        return not by_the_clock or self.at.validation_seconds <= VALIDATION_SHARE * self.at.seconds
+        return not by_the_clock or self.at.validation_seconds <= VALIDATION_FRACTION * self.at.seconds
 
     def _record(self, progress: float) -> Record:
-        """The figures of the steps since the last log line."""
+        """Return the metrics of the steps since the last log line."""
         at = self.at
         elapsed = time.monotonic() - self.logged
         loss = at.loss_total / at.loss_tokens
@@ -219,16 +218,16 @@ class Trainer:
         self.model.eval()
         if self.recent is not None:
             self.recent.keep(self.model)
-        value, mean = min(self._looks(), key=lambda look: look[0])
-        with _standing_in(mean, self.model):
-            figures = {**self.learner.figures(self.feed.batch(self.at.position)), **self.measure()}
-            badness = self.badness(value, figures)
-            better = badness < self.at.best or self.at.best == math.inf
+        value, average = min(self._candidates(), key=lambda candidate: candidate[0])
+        with _averaged(average, self.model):
+            metrics = {**self.learner.metrics(self.feed.batch(self.at.position)), **self.measure()}
+            score = self.selection_score(value, metrics)
+            better = score < self.at.best or self.at.best == math.inf
             if better:
                 self.folder.write_weights(self.model)
         self.at.validated = self.at.step
         if better:
-            self.at.best, self.at.best_step, self.at.stale = badness, self.at.step, 0
+            self.at.best, self.at.best_step, self.at.stale = score, self.at.step, 0
         else:
             self.at.stale += 1
         record: Record = {
@@ -236,42 +235,44 @@ class Trainer:
             "tokens": self.at.tokens,
             "seconds": round(self.at.seconds, 3),
             "valid_nats_per_token": min(value, LARGEST),
-            **figures,
+            **metrics,
         }
         if self.bytes_per_token is not None:
             record[f"valid_bits_per_{self.unit}"] = min(value, LARGEST) / math.log(2) / self.bytes_per_token
         if self.recent is not None:
-            record["averaged"] = len(self.recent.kept) if mean is self.recent else 1
+            record["averaged"] = len(self.recent.kept) if average is self.recent else 1
         self.recorder.write(record)
         self.reporter.validated(record)
         took = time.monotonic() - began
         self.at.validation_seconds += took
-        self.logged += took  # tokens/s is the speed of training alone
+        self.logged += took  # tokens/s excludes validation
 
-    def badness(self, nats: float, figures: Record) -> float:
-        """What the best weights have least of."""
+    def selection_score(self, nats: float, metrics: Record) -> float:
+        """Return the score by which the best weights are selected: the lowest wins."""
         if self.config.best_by == "loss":
             return nats
-        if f"valid_{self.config.best_by}" not in figures:
+        key = f"{VALIDATION}{self.config.best_by}"
+        if key not in metrics:
             raise ConfigError(
-                f"train.best_by is {self.config.best_by!r}, which validation does not measure here; set best_by=loss"
+                f"train.best_by is {self.config.best_by!r}, which is not measured for this task; set best_by=loss"
             )
-        return -float(figures[f"valid_{self.config.best_by}"])
+        value = float(metrics[key])
+        return -value if metric(key).better == "higher" else value
 
-    def _looks(self) -> Iterator[tuple[float, WeightMean | None]]:
-        """Nats/token with the weights or their running mean, and with the mean of those at recent validations."""
-        means: list[WeightMean | None] = [self.mean]
+    def _candidates(self) -> Iterator[tuple[float, WeightAverage | None]]:
+        """Validate the weights (or their moving average), and the average of those at recent validations."""
+        averages: list[WeightAverage | None] = [self.mean]
         if self.recent is not None and len(self.recent.kept) > 1:
-            means.append(self.recent)
-        for mean in means:
-            with _standing_in(mean, self.model):
+            averages.append(self.recent)
+        for average in averages:
+            with _averaged(average, self.model):
                 value = self.validate()
-            yield value if math.isfinite(value) else math.inf, mean
+            yield value if math.isfinite(value) else math.inf, average
 
     def _out_of_patience(self) -> bool:
         return self.config.patience is not None and self.at.stale >= self.config.patience
 
-    # Saving and going on
+    # Checkpoints
 
     def _save(self, *, end: bool = False) -> None:
         self.folder.write_state(self.at.step, self.snapshot(), end=end)
@@ -288,7 +289,7 @@ class Trainer:
         if self.recent is not None:
             for age, kept in enumerate(self.recent.kept):
                 tensors |= {f"recent/{age}/{index}": weight for index, weight in enumerate(kept)}
-        tensors |= {f"memory/{index}": tensor for index, tensor in enumerate(self.learner.memory())}
+        tensors |= {f"memory/{index}": tensor for index, tensor in enumerate(self.learner.carried())}
         tensors["random/cpu"] = torch.get_rng_state()
         if self.model.device.type == "cuda":
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.model.device)
@@ -296,7 +297,7 @@ class Trainer:
         return Snapshot(tensors, values | {"mean_updates": self.mean.updates if self.mean else 0})
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from a snapshot, bit for bit."""
+        """Continue from a checkpoint, bit for bit."""
         values = dict(snapshot.values)
         updates = values.pop("mean_updates", 0)
         parts = _by_kind(snapshot.tensors)
@@ -314,25 +315,25 @@ class Trainer:
                 for weights in (recent[str(age)] for age in range(len(recent))):
                     self.recent.kept.append([weights[str(i)].to(self.model.device) for i in range(len(weights))])
             memory = parts.get("memory", {})
-            self.learner.remember([memory[str(index)] for index in range(len(memory))])
+            self.learner.restore([memory[str(index)] for index in range(len(memory))])
             torch.set_rng_state(parts["random"]["cpu"])
             if "cuda" in parts["random"]:
                 torch.cuda.set_rng_state(parts["random"]["cuda"], self.model.device)
         except (KeyError, TypeError) as error:
-            raise RunError(f"the saved state of {str(self.folder.path)!r} does not fit its config: {error}") from None
-        self.folder.forget_after(self.at.step)
+            raise RunError(f"the checkpoint of {str(self.folder.path)!r} does not match its config: {error}") from None
+        self.folder.drop_metrics_after(self.at.step)
 
     def _outcome(self, reason: str) -> Outcome:
         at = self.at
         return Outcome(reason, at.step, at.tokens, at.seconds, at.best, at.best_step)
 
 
-def _standing_in(mean: WeightMean | None, model: Trainable) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext() if mean is None else mean.standing_in(model)
+def _averaged(average: WeightAverage | None, model: Trainable) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if average is None else average.swapped_in(model)
 
 
 def _by_kind(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Split names at their first slash."""
+    """Group tensors by their name up to the first slash."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
@@ -347,31 +348,3 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
         state.setdefault(int(index), {})[key] = tensor
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-@dataclass
-class StopRequests:
-    """Whether someone has asked the run to stop."""
-
-    stop: bool = False
-
-
-@contextlib.contextmanager
-def stop_requests() -> Iterator[StopRequests]:
-    """Ctrl-C and SIGTERM ask the loop to save and stop after this step; a second one stops at once."""
-    requests = StopRequests()
-    if threading.current_thread() is not threading.main_thread():
-        yield requests
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if requests.stop:
-            raise KeyboardInterrupt
-        requests.stop = True
-
-    kept = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield requests
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)

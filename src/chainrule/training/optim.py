@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, Muon for matrices, and means of the weights."""
+"""Optimizers: AdamW, Muon for matrices, and averages of the weights."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from chainrule.config import TrainConfig
 from chainrule.interface.base import Trainable
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # a, b, c
-LONG = 1.5  # sides of a matrix, one to the other, from which on it pays to leave it out of the iteration
+LONG = 1.5  # aspect ratio above which iterating on the Gram matrix is faster than on the matrix
 
 
 class Muon(Optimizer):
     """Momentum whose update is replaced by the nearest orthogonal matrix (Jordan et al. 2024).
 
     With momentum M, the update of a matrix (R, C) is  W ← W − η √(max(R, C) / min(R, C)) · NS(M),  where NS is a
-    Newton–Schulz iteration that moves all singular values of M towards 1; the factor does not depend on which side of
-    a matrix is its input, since families store them either way. It runs in float32 unless the device computes
-    bfloat16 in hardware, and on all matrices of one shape at once, since a small one cannot fill a core.
+    Newton–Schulz iteration that moves all singular values of M towards 1. The factor does not depend on which side of
+    a matrix is the input, since families store both layouts. The iteration runs in float32 unless the device has
+    bfloat16 hardware, and on all matrices of the same shape at once, since a small one does not fill a core.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class Muon(Optimizer):
                 self._update(list(same), group)
 
     def _update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
-        """One update of matrices that all have one shape."""
+        """Update matrices of the same shape."""
         for matrix in matrices:
             if "momentum" not in self.state[matrix]:
                 self.state[matrix]["momentum"] = torch.zeros_like(matrix)
         momenta = [self.state[matrix]["momentum"] for matrix in matrices]
         gradients = [cast(Tensor, matrix.grad) for matrix in matrices]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        looked_ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov
-        updates = orthogonalise(torch.stack(list(looked_ahead)))
+        nesterov = torch._foreach_lerp(gradients, momenta, group["momentum"])
+        updates = orthogonalise(torch.stack(list(nesterov)))
         short, long = sorted(matrices[0].shape)
         scale = (long / short) ** 0.5
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["decay"])
@@ -64,25 +64,25 @@ def _shape(matrix: Tensor) -> tuple[int, ...]:
 
 
 def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
-    """(N, R, C): an odd polynomial applied five times, which takes every singular value near to 1.
+    """Apply an odd polynomial to matrices (N, R, C) five times, which moves every singular value close to 1.
 
         X ← P X,   P = a I + b G + c G²,   G = X Xᵀ
 
-    All P and G are polynomials of the first G, so they commute and stay square: where a matrix is long, G ← P G P and
-    the product of all P are computed by themselves and meet X once, at the end, in half of the time. Rounding then
-    shows in the fourth digit at worst, so in bfloat16 every step goes by X itself.
+    All P and G are polynomials of the first G, so they commute. If a matrix is long, G ← P G P and the product of all
+    P, which are square, are computed first and multiply X once at the end, in half the time. Rounding then affects
+    the fourth digit at worst; in bfloat16 every step is applied to X itself.
     """
     half = matrices.is_cuda and torch.cuda.is_bf16_supported()
     x = matrices.bfloat16() if half else matrices
     if x.shape[-2] > x.shape[-1]:
         return orthogonalise(x.mT, iterations).mT.to(matrices.dtype)
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    apart = not half and x.shape[-1] >= LONG * x.shape[-2]
+    on_gram = not half and x.shape[-1] >= LONG * x.shape[-2]
     gram, product = x @ x.mT, None
     for left in range(iterations - 1, -1, -1):
         polynomial = torch.baddbmm(NEWTON_SCHULZ[1] * gram, gram, gram, alpha=NEWTON_SCHULZ[2])
         polynomial.diagonal(dim1=-2, dim2=-1).add_(NEWTON_SCHULZ[0])
-        if apart:
+        if on_gram:
             product = polynomial if product is None else polynomial @ product
             gram = polynomial @ gram @ polynomial if left else gram
         else:
@@ -92,10 +92,10 @@ def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
 
 
 def build_optimizers(model: Trainable, config: TrainConfig) -> list[Optimizer]:
-    """AdamW for everything, or Muon for the hidden matrices and AdamW for the rest.
+    """Return AdamW for all parameters, or Muon for hidden matrices and AdamW for the rest.
 
-    Tables with a vector per token (embeddings, readouts) are not maps between hidden vectors: each vector meets its
-    own few gradients, so Muon's equal treatment of directions does not suit them. Biases and scales do not decay.
+    Tables with a vector per token (embeddings, readouts) are not maps between hidden vectors: each vector receives few
+    gradients of its own, so Muon's equal treatment of directions does not suit them. Biases and scales do not decay.
     """
     tables = {id(table) for table in model.tables()}
     matrices, decayed, plain = [], [], []
@@ -118,29 +118,29 @@ def build_optimizers(model: Trainable, config: TrainConfig) -> list[Optimizer]:
         torch.optim.AdamW([group for group in groups if group["params"]], learning_rate, config.betas, fused=fused)
     ]
     if matrices:
-        # Muon's step has the size of its rate whatever the gradient is, so its decay is scaled by the rate as well.
+        # Muon's step size is its rate, whatever the gradient, so its decay is scaled by the rate as well.
         optimizers.append(Muon(matrices, config.muon_learning_rate, weight_decay=config.weight_decay))
     return optimizers
 
 
-def set_rate(optimizers: Iterable[Optimizer], share: float) -> None:
-    """Set every group to a share of its peak rate."""
+def set_rate(optimizers: Iterable[Optimizer], factor: float) -> None:
+    """Set the learning rate of every group to `factor` times its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * share
+            group["lr"] = group["peak"] * factor
 
 
-class WeightMean(ABC):
-    """A mean of the weights that a model has had, which can stand in for the weights that it has."""
+class WeightAverage(ABC):
+    """An average of past weights, which can temporarily replace the current ones."""
 
     @abstractmethod
     def mean(self) -> list[Tensor]:
-        """A tensor for each parameter."""
+        """Return a tensor for each parameter."""
 
     @final
     @contextmanager
-    def standing_in(self, model: nn.Module) -> Iterator[None]:
-        """Within the block the model has the mean for its weights; afterwards its own, bit for bit."""
+    def swapped_in(self, model: nn.Module) -> Iterator[None]:
+        """Give the model the averaged weights inside the block, and restore its own afterwards, bit for bit."""
         own = [parameter.detach().clone() for parameter in model.parameters()]
         _put(model, self.mean())
         try:
@@ -156,8 +156,8 @@ def _put(model: nn.Module, weights: Iterable[Tensor]) -> None:
 
 
 @final
-class RunningMean(WeightMean):
-    """Exponential moving average of the weights; early on it forgets faster, so that the start does not linger."""
+class MovingAverage(WeightAverage):
+    """Exponential moving average of the weights, with a faster decay in the first steps."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -175,11 +175,11 @@ class RunningMean(WeightMean):
 
 
 @final
-class RecentMean(WeightMean):
-    """The plain mean of the weights at the last few validations: checkpoint averaging (Vaswani et al. 2017)."""
+class CheckpointAverage(WeightAverage):
+    """Checkpoint averaging: the mean of the weights at the last few validations (Vaswani et al. 2017)."""
 
     def __init__(self, count: int) -> None:
-        self.kept: deque[list[Tensor]] = deque(maxlen=count)  # the oldest first
+        self.kept: deque[list[Tensor]] = deque(maxlen=count)  # oldest first
 
     def keep(self, model: nn.Module) -> None:
         self.kept.append([parameter.detach().clone() for parameter in model.parameters()])

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: a live line for people, records for machines."""
+"""Progress of a run: listeners, the progress line of the terminal, and records in metrics.jsonl and TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Record = dict[str, Any]
 
 
 class Reporter:
-    """Someone who is told how a run is going. This one does not listen; a subclass hears what it overrides."""
+    """Receives the progress of a run. This class ignores everything; subclasses override what they need."""
 
     def begin(self, label: str) -> None:
-        """A stage of the work begins."""
+        """A stage of the work starts."""
 
     def preparing(self, stage: str, done: int, total: int) -> None:
         """The data is being read and encoded."""
 
     def note(self, text: str) -> None:
-        """Something that the user should know."""
+        """A message to the user."""
 
     def update(self, progress: float, record: Record) -> None:
-        """A step was made, or a piece of the work is done."""
+        """A step, or a part of the stage, is done."""
 
     def validated(self, record: Record) -> None:
-        """Validation data was scored."""
+        """The validation data has been scored."""
 
     def end(self) -> None:
-        """The stage is over."""
+        """The stage has ended."""
 
 
 class LiveLine(Reporter):
-    """One line in the terminal: share done, loss, bits/byte, tokens/s, time left."""
+    """A progress bar in the terminal, with loss, bits/byte, tokens/s and the time left."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -75,7 +75,7 @@ class LiveLine(Reporter):
         self.bar.update(self.task, completed=progress, metrics=progress_line(record))
 
     def validated(self, record: Record) -> None:
-        # A pipe or a log file shows no bar: there each validation leaves a line.
+        # A pipe or a log file shows no bar, so each validation prints a line.
         if not self.console.is_terminal:
             self.console.print(f"step {record['step']}: {progress_line(record)}")
 
@@ -89,7 +89,7 @@ def progress_line(record: Record) -> str:
 
 
 class Recorder:
-    """metrics.jsonl, and TensorBoard event files where the run asks for them."""
+    """Writes metrics.jsonl, and TensorBoard event files if train.tensorboard is set."""
 
     def __init__(self, folder: RunFolder, *, tensorboard: bool) -> None:
         self.folder = folder

@@ -1,8 +1,8 @@
-"""How far a run has come, and the learning rate that belongs to that point.
+"""Budgets and learning-rate schedules.
 
-A budget is steps, tokens, passes or minutes. All of them become a share of the run in [0, 1], and everything that
-depends on time (the rate, validations, log lines) is a function of that share; a budget in minutes therefore makes
-the schedule follow the clock.
+A budget is a number of steps, tokens, epochs or minutes. Its used fraction in [0, 1] is the progress of a run, and
+everything that depends on time (learning rate, validations, log lines) is a function of it; a budget in minutes
+therefore makes the schedule follow the clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEFAULT_MINUTES = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What a run has used up so far."""
+    """What a run has used so far."""
 
     steps: int = 0
     tokens: int = 0
@@ -27,7 +27,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Budget:
-    """One limit on a run."""
+    """The limit of a run."""
 
     kind: str  # one of BUDGETS
     amount: float
@@ -41,7 +41,7 @@ class Budget:
         return cls("minutes", DEFAULT_MINUTES)
 
     def progress(self, spent: Spent) -> float:
-        """The share of the budget that is used up, at most 1."""
+        """Return the fraction of the budget that has been used, at most 1."""
         return min(1.0, float(getattr(spent, self.kind)) / self.amount)
 
     def __str__(self) -> str:
@@ -49,13 +49,13 @@ class Budget:
 
 
 def rate(config: TrainConfig, progress: float) -> float:
-    """The learning rate as a share of its peak."""
+    """Return the learning rate as a fraction of its peak."""
     if progress < config.warmup:
-        # Half a percent of the peak at the very start: a rate of zero would waste the first step.
+        # At least half a percent of the peak: a rate of zero would waste the first step.
         return max(0.005, progress / config.warmup)
     if config.schedule == "constant":
         return 1.0
-    if config.schedule == "noam":  # min(p / w, √(w / p)): that of Vaswani et al. 2017, with its peak at 1
+    if config.schedule == "noam":  # min(p / w, √(w / p)) of Vaswani et al. 2017, scaled to a peak of 1
         remaining = math.sqrt(config.warmup / progress)
     elif config.schedule == "wsd":
         remaining = min(1.0, (1.0 - progress) / config.decay)

@@ -64,12 +64,12 @@ class WordVectorTrainer(Trainer):
     for each other, so that no two runs are quite alike.
     """
 
-    def learn(self, batch: Stretch, share: float) -> Loss:
+    def learn(self, batch: Stretch, rate_factor: float) -> Loss:
         assert isinstance(self.model, Word2Vec)
         lesson = self.model.lesson(*batch)
-        return Loss(fastest(self.model)(lesson, share * self.config.learning_rate), len(batch.ids))
+        return Loss(fastest(self.model)(lesson, rate_factor * self.config.learning_rate), len(batch.ids))
 
-    def badness(self, nats: float, figures: Record) -> float:
+    def selection_score(self, nats: float, metrics: Record) -> float:
         """The last weights are the best ones: vectors go on getting better when the loss of new text does not."""
         return -float(self.at.step)
 

@@ -1,4 +1,4 @@
-"""Runs that begin with what another run has learnt."""
+"""Runs that are initialised from another run (`start_from`)."""
 
 import shutil
 
@@ -8,7 +8,7 @@ import torch
 import chainrule
 from chainrule.errors import ConfigError
 from chainrule.families import build
-from chainrule.training.starting import Start
+from chainrule.training.warm_start import WarmStart
 
 TEXT = "the cat sat on the mat and the dog sat on the log\n" * 60
 SMALL = {"model": {"layers": 1, "width": 16, "heads": 2, "context": 32}, "train": {"batch_tokens": 128}}
@@ -45,8 +45,8 @@ def first_loss(run):
     return next(one["loss"] for one in run.folder.records("metrics.jsonl") if "loss" in one)
 
 
-def test_a_run_of_the_same_family_begins_where_the_other_one_ended(tmp_path, teacher, text):
-    """With no settings of its own, and with the vocabulary of the other run even for signs that it has not seen."""
+def test_a_run_of_the_same_family_continues_from_the_weights_of_the_other(tmp_path, teacher, text):
+    """It inherits all settings, and the vocabulary even for data with characters that it does not contain."""
     other = tmp_path / "other.txt"
     other.write_text(TEXT.replace("cat", "äöü"))
     log = {"train": {"log_every": 1, "batch_tokens": 128}}
@@ -59,17 +59,17 @@ def test_a_run_of_the_same_family_begins_where_the_other_one_ended(tmp_path, tea
     assert first_loss(run) < first_loss(fresh) - 0.2
 
 
-def test_a_model_of_the_same_family_and_size_takes_over_everything(teacher):
+def test_a_model_of_the_same_family_and_size_receives_all_weights(teacher):
     model = build("gpt", teacher.config.model)
-    assert Start.open(str(teacher.path), "gpt").give(model) == 1
+    assert WarmStart.open(str(teacher.path), "gpt").copy_weights(model) == 1
     given = teacher.model.state_dict()
     assert all(torch.equal(one, given[name]) for name, one in model.state_dict().items())
 
 
-def test_another_family_takes_over_the_parts_that_it_shares(translator):
+def test_another_family_receives_the_weights_of_shared_parts(translator):
     model = build("nonautoregressive", {**translator.config.model, "encoder_layers": 2})
     before = {name: one.clone() for name, one in model.state_dict().items()}
-    share = Start.open(str(translator.path), "nonautoregressive").give(model)
+    share = WarmStart.open(str(translator.path), "nonautoregressive").copy_weights(model)
     given, after = translator.model.state_dict(), model.state_dict()
     taken = {name for name in after if torch.equal(after[name], given.get(name.removeprefix("body."), torch.empty(0)))}
     parts = ("tokens.matrix", "encoder.layers.0.mlp.out.weight", "decoder.layers.0.look.out.weight")
@@ -89,7 +89,7 @@ def test_a_parallel_model_is_trained_from_a_transformer(tmp_path, translator):
     assert run.config.start_from == str(translator.path)
 
 
-def test_once_it_has_begun_the_other_run_is_not_needed(tmp_path, teacher, text):
+def test_a_resumed_run_does_not_need_the_run_that_it_started_from(tmp_path, teacher, text):
     words = {"data": str(text), "start_from": teacher.path, "settings": SMALL, "out": tmp_path / "new", "scored": False}
     chainrule.train("gpt", steps=1, **words)
     shutil.rmtree(teacher.path)
@@ -98,16 +98,16 @@ def test_once_it_has_begun_the_other_run_is_not_needed(tmp_path, teacher, text):
     assert run.outcome.step == 2
 
 
-def test_a_run_that_cannot_give_anything_is_refused_in_one_line(tmp_path, teacher, text, translator):
+def test_a_run_without_matching_weights_is_refused(tmp_path, teacher, text, translator):
     def start(family, run, **words):
         chainrule.train(family, data=str(text), start_from=run, steps=1, out=tmp_path / "new", **words)
 
-    with pytest.raises(ConfigError, match="a run for language and transformer is for translation"):
+    with pytest.raises(ConfigError, match="is a language run and transformer is a translation family"):
         start("transformer", teacher.path)
-    with pytest.raises(ConfigError, match="has its vocabulary, but tokenizer is 'words' and was 'chars'"):
+    with pytest.raises(ConfigError, match="keeps the vocabulary of the run, but tokenizer is 'words' and was 'chars'"):
         start("gpt", teacher.path, tokenizer="words")
-    with pytest.raises(ConfigError, match="a ngram has none"):
+    with pytest.raises(ConfigError, match="ngram has none"):
         start("ngram", teacher.path)
-    with pytest.raises(ConfigError, match=r"no weight of .* fits"):
+    with pytest.raises(ConfigError, match=r"no weight of .* matches"):
         start("recurrent", teacher.path, settings={"model": {"width": 24, "tied": False}})
     assert not (tmp_path / "new").exists()
