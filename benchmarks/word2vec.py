@@ -106,7 +106,7 @@ def ours(text: Text, arguments: argparse.Namespace, way: Callable[[Word2Vec], Le
             **same(arguments),
         )
     )
-    model.init_output_bias(Noise(corpus.counts(vocabulary)).levels)
+    model.init_output_bias(Noise(corpus.counts(vocabulary)).unigram_logits)
     learn, feed = way(model), Stretches(corpus, settings.batch_tokens, model.chances, seed=arguments.seed)
     steps = feed.batches_per_epoch(0)
 

@@ -152,7 +152,7 @@ def test_folders_that_cannot_be_read_are_refused_in_one_line(tmp_path: Path) -> 
         (tmp_path / "config.json").write_text(json.dumps(config))
 
     write_bert(tmp_path)
-    refused("of type 'roberta'; features are read from: bert, gpt2", model_type="roberta")
+    refused("of type 'roberta'; supported types are: bert, gpt2", model_type="roberta")
     refused("activation 'silu'", hidden_act="silu")
     refused("position_embedding_type to 'relative_key'", position_embedding_type="relative_key")
     refused("has the shape", hidden_size=24)

@@ -1,4 +1,4 @@
-"""Beam search here and the `generate` of transformers find the same, given the same scores."""
+"""Beam search finds the same translations as `generate` of transformers, given the same model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VOCABULARY, PADDING, LENGTH = 30, 30, 9
 
 
 class Marian(AutoregressiveModel):
-    """A translation model of transformers as one of ours, without a cache."""
+    """A translation model of transformers behind our interface, without a cache."""
 
     task = "translation"
 
@@ -92,7 +92,7 @@ def source() -> Sequences:
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
 @torch.inference_mode()
-def test_of_translations_of_one_length_both_find_the_same_with_the_same_scores(
+def test_both_find_the_same_translations_of_a_fixed_length_with_the_same_scores(
     model: Marian, source: Sequences, beam: int
 ) -> None:
     theirs = generated(model, source, num_beams=beam, num_return_sequences=beam, min_new_tokens=LENGTH)
@@ -114,8 +114,8 @@ def test_of_translations_of_one_length_both_find_the_same_with_the_same_scores(
 
 
 @torch.inference_mode()
-def test_where_translations_may_end_ours_are_no_less_likely(model: Marian, source: Sequences) -> None:
-    """Finished translations stay in our beam, so that neither search is a part of the other."""
+def test_free_length_translations_are_at_least_as_likely_as_in_transformers(model: Marian, source: Sequences) -> None:
+    """Finished hypotheses stay in our beam, so the two searches explore different hypotheses."""
     theirs = generated(model, source, num_beams=5, length_penalty=0.0, early_stopping="never")
     ours = beam_search(model, [[]] * 4, width=5, length=LENGTH, eos=0, source=source, length_penalty=0.0)
     found = torch.tensor([best.log_prob for best, *_ in ours])

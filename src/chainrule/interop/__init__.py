@@ -1,1 +1,1 @@
-"""The file formats of other tools."""
+"""Import and export in the file formats of other tools."""

@@ -1,10 +1,10 @@
-r"""n-gram models as ARPA files, the text form that KenLM, SRILM and others read and write.
+r"""n-gram models as ARPA files, the text format of KenLM, SRILM and others.
 
-In the file, EOS (id 0) is `</s>`, the unknown token (id 1, where a vocabulary has one) is `<unk>`, and BOS, which has
-no id here, is `<s>`. An ARPA file parts words by white space, so in all other tokens a backslash is written as `\\`,
-a white space, control or format character by its code as `\u0020` or `\U0001f468`, the empty token as `\e`, and a
-token that is called `<s>`, `</s>` or `<unk>` without being it begins with `\u003c`. Reading undoes this; a backslash
-that begins none of these forms stands for itself.
+In the file, EOS (id 0) is `</s>`, the unknown token (id 1, if the vocabulary has one) is `<unk>`, and BOS, which has
+no id here, is `<s>`. ARPA files separate words by white space, so all other tokens are escaped: a backslash as `\\`,
+white space, control and format characters by code point as `\u0020` or `\U0001f468`, the empty token as `\e`, and an
+ordinary token that is spelled `<s>`, `</s>` or `<unk>` with a leading `\u003c`. Reading reverses this; a backslash that
+starts none of these escapes is literal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chainrule.nn.backoff import Table, find
 
 EOS, UNKNOWN = "<eos>", "<unk>"
 RESERVED = ("<s>", "</s>", "<unk>")
-NEVER = -99.0  # what ARPA files give as log10 of the probability of <s>
+IMPOSSIBLE = -99.0  # the conventional log10 probability of <s>
 LN10 = math.log(10)
 
 _EMPTY = "\\e"
@@ -35,21 +35,21 @@ _SIZE = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)")
 
 
 def write_arpa(model: NGram, tokens: Sequence[str], path: Path | str) -> None:
-    """Write a model whose token ids are called `tokens`; the file appears when it is complete."""
+    """Write a model atomically; `tokens` are the names of the token ids."""
     if len(tokens) != model.vocabulary:
         raise DataError(
-            f"the model has {model.vocabulary} tokens, but {len(tokens)} names were given; use the run's own tokenizer"
+            f"the model has {model.vocabulary} tokens, but {len(tokens)} names were given; use the tokenizer of the run"
         )
-    words = [_written(index, token) for index, token in enumerate(tokens)]
+    words = [_escaped(index, token) for index, token in enumerate(tokens)]
     if len(set(words)) < len(words):
         twice = next(word for index, word in enumerate(words) if word in words[:index])
-        raise DataError(f"two tokens are called {twice!r}; an ARPA file can only tell tokens apart by their names")
+        raise DataError(f"two tokens are called {twice!r}; the tokens of an ARPA file need unique names")
     words.append("<s>")
     with whole_file(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         _write_tables(model, words, file)
 
 
-def _written(index: int, token: str) -> str:
+def _escaped(index: int, token: str) -> str:
     if index == 0:
         return "</s>"
     if index == 1 and token == UNKNOWN:
@@ -78,7 +78,7 @@ def _write_tables(model: NGram, words: list[str], file: TextIO) -> None:
         names = [f"{names[parent]} {words[token]}" for parent, token in zip(parents, last, strict=True)]
         log_probs = (table.log_probs.double() / LN10).tolist()
         if order == 1:
-            log_probs.append(NEVER)
+            log_probs.append(IMPOSSIBLE)
         file.write(f"\n\\{order}-grams:\n")
         if order < len(tables):
             log_backoffs = (table.log_backoffs.double() / LN10).tolist()
@@ -92,7 +92,7 @@ def _write_tables(model: NGram, words: list[str], file: TextIO) -> None:
 
 
 def read_arpa(path: Path | str) -> tuple[NGram, list[str]]:
-    """The model and the names of its tokens: EOS, the unknown token if there is one, then the order of the file."""
+    """The model and its token names: EOS, the unknown token if there is one, then the words in file order."""
     try:
         with Path(path).open("rb") as file:
             return _Reader(file, str(path)).read()
@@ -101,16 +101,16 @@ def read_arpa(path: Path | str) -> tuple[NGram, list[str]]:
 
 
 class _Section(NamedTuple):
-    """The n-grams of one order as they stand in the file; the n-th one is n lines below the first."""
+    """The n-grams of one order, in file order, one per line from `line` on."""
 
     line: int
-    words: list[bytes]  # one n-gram after the other
+    words: list[bytes]  # of all n-grams, concatenated
     log_probs: Tensor  # (n,) nats
     log_backoffs: Tensor  # (n,) nats
 
 
 class _Reader:
-    """Goes through a file line by line, and knows where it is when something is wrong."""
+    """Parses a file line by line and reports errors with their line number."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.file = file
@@ -133,7 +133,7 @@ class _Reader:
     def _header(self) -> list[int]:
         """The number of n-grams of every order."""
         while self._next("a \\data\\ line") != b"\\data\\":
-            pass  # anything may stand before it
+            pass  # the format allows any text before it
         sizes: list[int] = []
         while match := _SIZE.fullmatch(line := self._next("\\1-grams:")):
             if int(match[1]) != len(sizes) + 1:
@@ -161,12 +161,12 @@ class _Reader:
             words += fields[1 : order + 1]
         if len(log_probs) < size:
             raise self._error(self.line, f"the file ends after {len(log_probs)} of {size} {order}-grams")
-        # A probability of zero, which some write as -inf, would make every text that has it impossible.
-        nats = torch.tensor([log_probs, log_backoffs], dtype=torch.float64).clamp(min=NEVER) * LN10
+        # A log-probability of -inf, which some tools write, would make every text with that n-gram impossible.
+        nats = torch.tensor([log_probs, log_backoffs], dtype=torch.float64).clamp(min=IMPOSSIBLE) * LN10
         return _Section(first, words, nats[0], nats[1])
 
     def _vocabulary(self, unigrams: _Section) -> tuple[list[str], dict[bytes, int]]:
-        """The names of the tokens, and the id of each word in the file."""
+        """The token names, and the id of each word in the file."""
         lines = {word: unigrams.line + place for place, word in enumerate(unigrams.words)}
         if len(lines) < len(unigrams.words):
             line, word = next(
@@ -174,7 +174,7 @@ class _Reader:
             )
             raise self._error(line, f"the unigram {_shown(word)} is listed twice")
         if b"</s>" not in lines:
-            raise self._error(unigrams.line, "no unigram is </s>; a model must be able to end a text")
+            raise self._error(unigrams.line, "there is no unigram </s>, which every model needs to end a text")
         special = [word for word in (b"</s>", b"<unk>") if word in lines]
         ordinary = [word for word in unigrams.words if word not in (b"<s>", *special)]
         tokens = [EOS, UNKNOWN][: len(special)]
@@ -196,12 +196,12 @@ class _Reader:
         tokens = torch.tensor([ids.get(word, -1) for word in section.words], dtype=torch.int64).view(
             len(section.log_probs), order
         )
-        self._refuse(section, (tokens < 0).any(1), "has a word that is no unigram")
-        self._refuse(section, (tokens[:, 1:] == bos).any(1), "has <s> after its beginning")
+        self._refuse(section, (tokens < 0).any(1), "has a word that is not a unigram")
+        self._refuse(section, (tokens[:, 1:] == bos).any(1), "has <s> after its first word")
         nodes = tokens[:, 0].contiguous()
         for table, column in zip(shorter[1:], tokens.unbind(1)[1:], strict=False):
             nodes = find(table.keys, nodes, column, bos + 1)
-        self._refuse(section, nodes < 0, f"continues a context that is no {order - 1}-gram")
+        self._refuse(section, nodes < 0, f"extends a context that is not a {order - 1}-gram")
         keys, places = torch.sort(nodes * (bos + 1) + tokens[:, -1], stable=True)
         repeated = torch.zeros(len(keys), dtype=torch.bool)
         repeated[places[1:]] = keys[1:] == keys[:-1]
@@ -209,7 +209,7 @@ class _Reader:
         return Table(keys, section.log_probs[places], section.log_backoffs[places])
 
     def _refuse(self, section: _Section, wrong: Tensor, why: str) -> None:
-        """Fail at the first n-gram that is wrong, if there is one."""
+        """Raise DataError at the first n-gram that is wrong."""
         if wrong.any():
             place, order = int(wrong.to(torch.uint8).argmax()), len(section.words) // len(wrong)
             words = b" ".join(section.words[place * order : (place + 1) * order])
@@ -226,14 +226,14 @@ class _Reader:
             self.line += 1
             if stripped := line.strip():
                 return stripped
-        raise self._error(self.line, f"the file ends where {wanted} should come")
+        raise self._error(self.line, f"the file ends where {wanted} is expected")
 
     def _error(self, line: int, problem: str) -> DataError:
-        return DataError(f"{self.name}, line {line}: {problem}; mend the ARPA file or export it again")
+        return DataError(f"{self.name}, line {line}: {problem}; fix the ARPA file or export it again")
 
 
 def _original(word: str) -> str:
-    """The token that `_written` writes like this."""
+    """The inverse of `_escaped`."""
     return "" if word == _EMPTY else _ESCAPED.sub(lambda form: chr(int(form[1] or form[2] or "5c", 16)), word)
 
 

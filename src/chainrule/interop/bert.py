@@ -1,11 +1,11 @@
-"""BERT folders of Hugging Face transformers: config.json and model.safetensors, in both directions.
+"""Import and export of Hugging Face BERT folders: config.json and model.safetensors.
 
-What is read here and written there is the same function: the logits of `BertForMaskedLM` for [CLS], x_1, …, x_T, [SEP]
-are those of `BERT`, and so are the hidden vectors. A folder that was saved from `BertModel` has no head that predicts;
-the model read from it can embed texts. Neither direction needs transformers, and no pickle is ever loaded.
+Both directions preserve the function: `BertForMaskedLM` on [CLS], x_1, …, x_T, [SEP] and `BERT` on x_1, …, x_T have the
+same logits and hidden vectors. A folder saved from `BertModel` has no masked-LM head; the imported model can only embed
+texts. Neither direction needs transformers, and no pickle is ever loaded.
 
-Where [CLS], [SEP] and [MASK] are ids past our vocabulary, they are ordinary ids there, and a [PAD] follows them; their
-logits are so low that no softmax sees them.
+If [CLS], [SEP] and [MASK] have ids past our vocabulary, the exported vocabulary contains them, followed by [PAD]. Their
+output biases are so low that their probabilities are 0.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from chainrule.errors import ConfigError, RunError
-from chainrule.features.folders import WEIGHTS, read_config
-from chainrule.features.weights import BERT_BLOCK, MATRICES, Weights, read_pretrained
+from chainrule.features.folders import WEIGHTS, load_weights, read_config
+from chainrule.features.weights import BERT_BLOCK, MATRICES, CheckpointTensors, read_pretrained
 from chainrule.files import whole_file, write_whole
+from chainrule.interop.tokenizers import special_tokens
 from chainrule.models.bert import BERT, BERTConfig, Special
 from chainrule.nn.pretrained import Bert
 from chainrule.tokenizers.huggingface import HuggingFace
 
 NAMES = ("[CLS]", "[SEP]", "[MASK]")
 PAD = "[PAD]"
-NEVER = -1e4  # a logit that float32 and bfloat16 hold, and whose exponential is 0 in both
+IMPOSSIBLE = -1e4  # a logit whose exponential is 0 in float32 and bfloat16
 EMBEDDINGS = {
     "body.words": "bert.embeddings.word_embeddings.weight",
     "body.positions": "bert.embeddings.position_embeddings.weight",
@@ -43,22 +44,22 @@ TRANSFORM, BIAS = "cls.predictions.transform.dense", "cls.predictions.bias"
 
 
 def write_bert(model: BERT, folder: Path) -> None:
-    """Write a folder that `BertForMaskedLM.from_pretrained` loads, or `BertModel` where there is no head."""
+    """Write a folder for `BertForMaskedLM.from_pretrained`, or for `BertModel` if the model has no head."""
     weights = {name: tensor.contiguous() for name, tensor in _their_weights(model)}
     with whole_file(folder / WEIGHTS) as temporary:
         save_file(weights, temporary, metadata={"format": "pt"})
     write_whole(folder / "config.json", json.dumps(_their_config(model), indent=2) + "\n")
 
 
-def padding(model: BERT) -> int | None:
-    """The id of the [PAD] that is written behind ids that no text has; None where all ids are the vocabulary's."""
+def padding_id(model: BERT) -> int | None:
+    """The id of the exported [PAD]; None if the special tokens are part of the vocabulary."""
     table = model.config.shape.vocabulary
     return table if table > model.vocabulary else None
 
 
 def _their_weights(model: BERT) -> Iterator[tuple[str, Tensor]]:
     ours = model.state_dict()
-    past = padding(model)
+    past = padding_id(model)
     for name, theirs in EMBEDDINGS.items():
         table = ours[name]
         if name == "body.words" and past is not None:
@@ -74,7 +75,7 @@ def _their_weights(model: BERT) -> Iterator[tuple[str, Tensor]]:
         yield f"{TRANSFORM}.bias", ours["head.transform.bias"]
         bias = ours["head.bias"]
         rows = model.vocabulary if past is None else past + 1
-        yield BIAS, torch.cat([bias, bias.new_full((rows - len(bias),), NEVER)])
+        yield BIAS, torch.cat([bias, bias.new_full((rows - len(bias),), IMPOSSIBLE)])
 
 
 def _their_layer(ours: dict[str, Tensor], number: int) -> Iterator[tuple[str, Tensor]]:
@@ -85,12 +86,12 @@ def _their_layer(ours: dict[str, Tensor], number: int) -> Iterator[tuple[str, Te
             yield f"{theirs}.attention.self.{name}.{kind}", part.t() if kind == "weight" else part
         for their_part, name in BERT_BLOCK.items():
             part = ours[f"{block}.{name}.{kind}"]
-            turned = kind == "weight" and name in MATRICES  # stored (out, in) there
-            yield f"{theirs}.{their_part}.{kind}", part.t() if turned else part
+            transposed = kind == "weight" and name in MATRICES  # (out, in) there
+            yield f"{theirs}.{their_part}.{kind}", part.t() if transposed else part
 
 
 def _their_config(model: BERT) -> dict[str, Any]:
-    shape, past = model.config.shape, padding(model)
+    shape, past = model.config.shape, padding_id(model)
     return {
         "architectures": ["BertModel" if model.head is None else "BertForMaskedLM"],
         "model_type": "bert",
@@ -112,26 +113,22 @@ def _their_config(model: BERT) -> dict[str, Any]:
 
 
 def read_bert(folder: Path, tokenizer: HuggingFace) -> BERT:
-    """The model in a folder that `save_pretrained` has written, with the special ids of its tokenizer."""
+    """Load a folder written by `save_pretrained`, with the special token ids of its tokenizer."""
     body = read_pretrained(folder)
     if not isinstance(body, Bert):
-        raise RunError(f"{str(folder)!r} holds no BERT; its config.json says otherwise")
-    weights = Weights(folder, "bert.")
+        raise RunError(f"{str(folder)!r} does not hold a BERT according to its config.json")
+    weights = CheckpointTensors(folder, "bert.")
     head = _our_head(weights) if BIAS in weights.found else {}
     if head and read_config(folder).get("tie_word_embeddings", True) is not True:
-        raise RunError(f"{str(folder)!r} sets tie_word_embeddings to False; only a BERT with tied ones can be read")
+        raise RunError(f"{str(folder)!r} sets tie_word_embeddings to False; only True is supported")
     config = _our_config(folder, body, _special(folder, tokenizer), head=bool(head))
     model = BERT(config)
     ours = {f"body.{name}": tensor for name, tensor in body.state_dict().items()} | head
-    for name, parameter in model.state_dict().items():
-        if ours[name].shape != parameter.shape:
-            shapes = f"{tuple(ours[name].shape)} where config.json implies {tuple(parameter.shape)}"
-            raise RunError(f"the weights in {str(folder)!r} do not fit their config: {name} has the shape {shapes}")
-    model.load_state_dict(ours)
+    load_weights(model, ours, folder)
     return model.eval()
 
 
-def _our_head(weights: Weights) -> dict[str, Tensor]:
+def _our_head(weights: CheckpointTensors) -> dict[str, Tensor]:
     transform = weights.pair(TRANSFORM, "head.transform")
     transform["head.transform.weight"] = transform["head.transform.weight"].t()
     return transform | weights.pair(NORMS["head.norm"], "head.norm") | {"head.bias": weights[BIAS]}
@@ -141,7 +138,7 @@ def _special(folder: Path, tokenizer: HuggingFace) -> Special:
     found = [tokenizer.id_of(name) for name in NAMES]
     if None in found:
         missing = NAMES[found.index(None)]
-        raise RunError(f"the tokenizer.json in {str(folder)!r} has no {missing}; it is not one of a BERT")
+        raise RunError(f"the tokenizer.json in {str(folder)!r} has no {missing}; it is not the tokenizer of a BERT")
     return Special(*(place for place in found if place is not None))
 
 
@@ -169,13 +166,13 @@ def _our_config(folder: Path, body: Bert, special: Special, *, head: bool) -> BE
 
 
 def bert_tokenizer(model: BERT, description: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The content of tokenizer.json and tokenizer_config.json: a text becomes [CLS], its tokens, [SEP]."""
+    """The content of tokenizer.json and tokenizer_config.json; a text is encoded as [CLS], its tokens, [SEP]."""
     names = dict(zip(NAMES, model.special, strict=True))
-    if (past := padding(model)) is not None:
+    if (past := padding_id(model)) is not None:
         names[PAD] = past
         description = description | {
-            "added_tokens": [*description["added_tokens"], *map(_added, names.values(), names)],
-            "post_processor": _framing(names),
+            "added_tokens": [*description["added_tokens"], *special_tokens(names)],
+            "post_processor": _post_processor(names),
         }
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -188,13 +185,8 @@ def bert_tokenizer(model: BERT, description: dict[str, Any]) -> tuple[dict[str, 
     return description, settings
 
 
-def _added(index: int, name: str) -> dict[str, Any]:
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {"id": index, "content": name, **plain}
-
-
-def _framing(ids: dict[str, int]) -> dict[str, Any]:
-    """[CLS] A [SEP], and for two texts [CLS] A [SEP] B [SEP]."""
+def _post_processor(ids: dict[str, int]) -> dict[str, Any]:
+    """[CLS] A [SEP] for one text, [CLS] A [SEP] B [SEP] for two."""
 
     def special(name: str, kind: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": name, "type_id": kind}}

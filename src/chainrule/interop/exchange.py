@@ -1,4 +1,4 @@
-"""Whole models with their vocabularies, written for other tools and read from them."""
+"""Import and export of whole models with their tokenizers: Hugging Face folders, ARPA and word2vec files."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from chainrule.tokenizers.words import UNKNOWN, Words
 def export_arpa(model: Model, tokenizer: Tokenizer, folder: Path) -> list[Path]:
     """An n-gram model as `model.arpa`."""
     if not isinstance(model, NGram):
-        raise ConfigError(f"ARPA files hold n-gram models, and this is a {type(model).__name__}; export an ngram run")
+        raise ConfigError(f"ARPA files hold n-gram models, got a {type(model).__name__}; export an ngram run")
     file = folder / "model.arpa"
     write_arpa(model, token_names(tokenizer), file)
     return [file]
 
 
 def token_names(tokenizer: Tokenizer) -> list[str]:
-    """A name for every id, no two alike: the text of the token, or its number where texts coincide."""
+    """A unique name for every id: the text of the token, or `<id>` if the text is empty or not unique."""
     names = [tokenizer.pieces([index])[0] for index in range(tokenizer.vocabulary)]
     names[tokenizer.eos] = "<eos>"
     if tokenizer.unknown is not None:
@@ -49,7 +49,7 @@ def token_names(tokenizer: Tokenizer) -> list[str]:
 
 
 def export_huggingface(model: Model, tokenizer: Tokenizer, folder: Path) -> list[Path]:
-    """A GPT in the GPT-2 layout or a BERT as a folder for `from_pretrained`, with its tokenizer if it has one."""
+    """A GPT in the GPT-2 layout or a BERT as a folder for `from_pretrained`, with its tokenizer where possible."""
     form = as_huggingface(tokenizer)
     texts: dict[str, dict[str, Any]] = {}
     if isinstance(model, GPT):
@@ -64,7 +64,7 @@ def export_huggingface(model: Model, tokenizer: Tokenizer, folder: Path) -> list
             texts = dict(zip(("tokenizer.json", "tokenizer_config.json"), bert_tokenizer(model, form[0]), strict=True))
     else:
         raise ConfigError(
-            f"Hugging Face folders are written for gpt and bert, and this is a {type(model).__name__}; "
+            f"only gpt and bert can be exported to Hugging Face, got a {type(model).__name__}; "
             "train one with: chainrule train gpt --set model.layout=gpt2, or chainrule train bert"
         )
     for name, content in texts.items():
@@ -76,33 +76,33 @@ def import_huggingface(path: Path) -> tuple[str, Model, Tokenizer]:
     """A Hugging Face folder of a GPT-2 or a BERT: family, model and tokenizer."""
     kind = read_config(path).get("model_type")
     if kind not in ("gpt2", "bert"):
-        raise RunError(f"{str(path)!r} holds a model of type {kind!r}; only 'gpt2' and 'bert' can be read")
+        raise RunError(f"{str(path)!r} holds a model of type {kind!r}; only 'gpt2' and 'bert' are supported")
     tokenizer = HuggingFace.read(path / "tokenizer.json")
     model: Model = read_gpt2(path) if kind == "gpt2" else read_bert(path, tokenizer)
     if tokenizer.vocabulary > model.vocabulary:
         raise ConfigError(
-            f"the tokenizer in {str(path)!r} has {tokenizer.vocabulary} ids and the model {model.vocabulary}; "
-            "they do not belong together"
+            f"the tokenizer in {str(path)!r} has {tokenizer.vocabulary} ids but the model only {model.vocabulary}; "
+            "check that they belong together"
         )
     return "gpt" if kind == "gpt2" else "bert", model, tokenizer
 
 
 def import_arpa(path: Path) -> tuple[str, Model, Tokenizer]:
-    """An ARPA file, its words parted by white space: family, model and tokenizer."""
+    """An ARPA file: family, model and tokenizer, which splits text at white space."""
     model, names = read_arpa(path)
     if len(names) < 2 or names[1] != "<unk>":
-        raise ConfigError(f"{str(path)!r} has no <unk>, so it cannot score new text; build it with an open vocabulary")
+        raise ConfigError(f"{str(path)!r} has no <unk>, so it cannot score unseen words; build it with one")
     characters = "".join(names[2:])
-    if list(characters) == sorted(set(names[2:])):  # written by a run with the tokenizer `chars`
+    if list(characters) == sorted(set(names[2:])):  # exported from a run with the tokenizer `chars`
         return "ngram", model, Chars(characters)
     return "ngram", model, Words(names[2:])
 
 
 def export_word2vec(model: Model, tokenizer: Tokenizer, folder: Path) -> list[Path]:
-    """Word vectors as `vectors.txt` and, in the binary form, `vectors.bin`."""
+    """Word vectors as `vectors.txt` and, in binary form, `vectors.bin`."""
     if not isinstance(model, Word2Vec):
         raise ConfigError(
-            f"word2vec files hold one vector a word, and this is a {type(model).__name__}; export a word2vec run"
+            f"word2vec files hold one vector per word, got a {type(model).__name__}; export a word2vec run"
         )
     files = [folder / "vectors.txt", folder / "vectors.bin"]
     for file in files:
@@ -111,12 +111,12 @@ def export_word2vec(model: Model, tokenizer: Tokenizer, folder: Path) -> list[Pa
 
 
 def import_word2vec(path: Path) -> tuple[str, Model, Tokenizer]:
-    """A file of word vectors: family, model and tokenizer. Words that no text can hold are passed over."""
+    """A file of word vectors: family, model and tokenizer. Entries with white space in the word are skipped."""
     words, vectors = read_word2vec(path)
-    kept = [place for place, word in enumerate(words) if word.split() == [word] and word != UNKNOWN]
+    kept = [row for row, word in enumerate(words) if word.split() == [word] and word != UNKNOWN]
     if not kept:
-        raise ConfigError(f"{str(path)!r} holds no word that can stand in a text; check the file")
-    tokenizer = Words([words[place] for place in kept])
+        raise ConfigError(f"{str(path)!r} holds no word without white space; check the file")
+    tokenizer = Words([words[row] for row in kept])
     model = Word2Vec(
         Word2VecConfig(
             vocabulary=tokenizer.vocabulary, width=vectors.shape[1], unknown=tokenizer.unknown, ends=(tokenizer.eos,)

@@ -1,7 +1,7 @@
-"""GPT-2 folders of Hugging Face transformers: config.json and model.safetensors, in both directions.
+"""Import and export of Hugging Face GPT-2 folders: config.json and model.safetensors.
 
-What is read here and written there is the same function: the logits of `GPT2LMHeadModel` for [bos, x_1, …, x_{T−1}]
-are those of `GPT` for x_1, …, x_T. Neither direction needs transformers, and no pickle is ever loaded.
+Both directions preserve the function: `GPT2LMHeadModel` on [bos, x_1, …, x_{T−1}] and `GPT` on x_1, …, x_T have the
+same logits. Neither direction needs transformers, and no pickle is ever loaded.
 """
 
 from __future__ import annotations
@@ -15,26 +15,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from chainrule.errors import ConfigError, RunError
-from chainrule.features.folders import WEIGHTS, read_config, read_weights
+from chainrule.features.folders import WEIGHTS, load_weights, read_config, require_settings
+from chainrule.features.weights import GPT2_BLOCK, CheckpointTensors
 from chainrule.files import whole_file, write_whole
 from chainrule.models.gpt import GPT, GPTConfig
 
+PREFIX = "transformer."
+HEAD = "lm_head.weight"
 TRUNK = {
     "wpe.weight": "trunk.positions",
     "ln_f.weight": "trunk.norm.weight",
     "ln_f.bias": "trunk.norm.bias",
 }
-BLOCK = {
-    "ln_1": "attention_norm",
-    "attn.c_attn": "query_key_value",
-    "attn.c_proj": "attention_out",
-    "ln_2": "mlp_norm",
-    "mlp.c_fc": "mlp_in",
-    "mlp.c_proj": "mlp_out",
-}
-
-# Settings that change what GPT2LMHeadModel computes, with the one value that `GPT` computes as well.
-ARITHMETIC = {
+# Settings that change what GPT2LMHeadModel computes, with the values that `GPT` supports.
+SUPPORTED = {
     "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
     "layer_norm_epsilon": (1e-5,),
     "scale_attn_weights": (True,),
@@ -44,56 +38,48 @@ ARITHMETIC = {
 
 
 def write_gpt2(model: GPT, folder: Path, *, eos: int | None = 0) -> None:
-    """Write a folder that `GPT2LMHeadModel.from_pretrained` loads; `eos` is the tokenizer's, where it has one."""
+    """Write a folder for `GPT2LMHeadModel.from_pretrained`; `eos` is the id of the tokenizer's EOS."""
     config = model.config
     if config.layout != "gpt2":
         raise RunError(
-            f"a gpt of layout {config.layout!r} has no twin in Hugging Face transformers; "
-            "train one that has, with --set model.layout=gpt2"
+            f"a gpt with layout {config.layout!r} has no equivalent in Hugging Face transformers; "
+            "train one with --set model.layout=gpt2"
         )
     ours = model.state_dict()
-    weights = {theirs: _turned(name, ours[name]).contiguous() for theirs, name in _names(config)}
+    weights = {
+        theirs if theirs == HEAD else PREFIX + theirs: _transposed(name, ours[name]).contiguous()
+        for theirs, name in _names(config)
+    }
     with whole_file(folder / WEIGHTS) as temporary:
         save_file(weights, temporary, metadata={"format": "pt"})
     write_whole(folder / "config.json", json.dumps(_their_config(model, eos), indent=2) + "\n")
 
 
 def read_gpt2(folder: Path) -> GPT:
-    """The model in a folder that `GPT2LMHeadModel.save_pretrained` has written."""
+    """Load a folder written by `GPT2LMHeadModel.save_pretrained`."""
     config = _our_config(folder)
     model = GPT(config)
-    found = read_weights(folder)
-    weights = {}
-    for theirs, name in _names(config):
-        tensor = found.get(theirs, found.get(theirs.removeprefix("transformer.")))
-        if tensor is None:
-            raise RunError(f"the weights in {str(folder)!r} have no {theirs!r}; the folder is not a whole GPT-2")
-        weights[name] = _turned(name, tensor)
-    for name, parameter in model.state_dict().items():
-        if weights[name].shape != parameter.shape:
-            shapes = f"{tuple(weights[name].shape)} where config.json implies {tuple(parameter.shape)}"
-            raise RunError(f"the weights in {str(folder)!r} do not fit their config: {name} has the shape {shapes}")
-    model.load_state_dict(weights)  # into float32, whatever they were stored in
+    found = CheckpointTensors(folder, PREFIX)
+    load_weights(model, {name: _transposed(name, found[theirs]) for theirs, name in _names(config)}, folder)
     return model.eval()
 
 
 def _names(config: GPTConfig) -> Iterator[tuple[str, str]]:
-    """Every parameter: its name there and its name here."""
+    """For every parameter, its name there without the prefix, and its name here."""
     if config.shares_embeddings:
-        yield "transformer.wte.weight", "tokens.matrix"
+        yield "wte.weight", "tokens.matrix"
     else:
-        yield "transformer.wte.weight", "tokens.embedding.weight"
-        yield "lm_head.weight", "tokens.matrix"
-    for theirs, name in TRUNK.items():
-        yield f"transformer.{theirs}", name
+        yield "wte.weight", "tokens.embedding.weight"
+        yield HEAD, "tokens.matrix"
+    yield from TRUNK.items()
     for layer in range(config.layers):
-        for theirs, name in BLOCK.items():
+        for theirs, name in GPT2_BLOCK.items():
             for kind in ("weight", "bias"):
-                yield f"transformer.h.{layer}.{theirs}.{kind}", f"trunk.blocks.{layer}.{name}.{kind}"
+                yield f"h.{layer}.{theirs}.{kind}", f"trunk.blocks.{layer}.{name}.{kind}"
 
 
-def _turned(name: str, tensor: Tensor) -> Tensor:
-    """The readout is stored one way there and the other way here."""
+def _transposed(name: str, tensor: Tensor) -> Tensor:
+    """The readout matrix is (V, D) there and (D, V) here."""
     return tensor.T if name == "tokens.matrix" else tensor
 
 
@@ -123,18 +109,15 @@ def _our_config(folder: Path) -> GPTConfig:
     theirs = read_config(folder)
     kind = theirs.get("model_type")
     if kind != "gpt2":
-        raise RunError(f"{str(folder)!r} holds a model of type {kind!r}; only 'gpt2' can be read")
-    for setting, usable in ARITHMETIC.items():
-        value = theirs.get(setting, usable[0])
-        if value not in usable:
-            raise RunError(f"{str(folder)!r} sets {setting} to {value!r}; only {usable[0]!r} can be read")
+        raise RunError(f"{str(folder)!r} holds a model of type {kind!r}; only 'gpt2' is supported")
+    require_settings(folder, theirs, SUPPORTED)
     try:
         width, vocabulary = theirs["n_embd"], theirs["vocab_size"]
         inner = theirs.get("n_inner") or 4 * width
         if inner % width:
-            raise RunError(f"{str(folder)!r} has an MLP of {inner}; only multiples of the width {width} can be read")
+            raise RunError(f"{str(folder)!r} has an MLP of size {inner}; it must be a multiple of the width {width}")
         bos = theirs.get("bos_token_id")
-        if bos is not None and bos >= vocabulary:  # GPT-2's own 50256, left standing by a model with fewer tokens
+        if bos is not None and bos >= vocabulary:  # GPT-2's default of 50256, kept by a model with fewer tokens
             bos = None
         return GPTConfig.parse(
             {
@@ -151,6 +134,6 @@ def _our_config(folder: Path) -> GPTConfig:
             }
         )
     except KeyError as missing:
-        raise RunError(f"the config.json in {str(folder)!r} has no {missing}; it is not one of a GPT-2") from None
+        raise RunError(f"the config.json in {str(folder)!r} has no {missing}; it is not that of a GPT-2") from None
     except ConfigError as error:
         raise RunError(f"the config.json in {str(folder)!r} cannot be used: {error}") from None

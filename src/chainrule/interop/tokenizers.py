@@ -1,9 +1,9 @@
-"""Our tokenizers in the form of Hugging Face's tokenizer.json, for those that have one."""
+"""Export of tokenizers as the tokenizer.json of Hugging Face."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from chainrule.tokenizers import Tokenizer
@@ -15,7 +15,7 @@ EOS, UNKNOWN = "<eos>", "<unk>"
 
 
 def as_huggingface(tokenizer: Tokenizer) -> tuple[dict[str, Any], str] | None:
-    """The content of a tokenizer.json that gives the same ids, and the name of EOS in it; None where there is none."""
+    """The content of an equivalent tokenizer.json and its EOS token; None if this tokenizer has no such form."""
     if isinstance(tokenizer, HuggingFace):
         return tokenizer.description, tokenizer.eos_name
     if isinstance(tokenizer, Subword):
@@ -26,26 +26,26 @@ def as_huggingface(tokenizer: Tokenizer) -> tuple[dict[str, Any], str] | None:
 
 
 def _subword(tokenizer: Subword) -> dict[str, Any]:
-    """Our ids are the library's plus one, since EOS stands before them: here it joins them."""
+    """Our ids are those of the library plus one, because EOS has id 0; here EOS becomes part of its vocabulary."""
     description = copy.deepcopy(tokenizer.description)
     model = description["model"]
     if isinstance(model["vocab"], dict):
         model["vocab"] = {EOS: 0} | {token: index + 1 for token, index in model["vocab"].items()}
     else:
-        never = min(score for _, score in model["vocab"]) - 1000.0
-        model["vocab"] = [[EOS, never], *model["vocab"]]
-    description["added_tokens"] = _special([EOS])
+        unreachable = min(score for _, score in model["vocab"]) - 1000.0
+        model["vocab"] = [[EOS, unreachable], *model["vocab"]]
+    description["added_tokens"] = special_tokens({EOS: 0})
     return description
 
 
 def _chars(tokenizer: Chars) -> dict[str, Any]:
-    """Words of one character each."""
+    """A word-level model over single characters."""
     names = [EOS, UNKNOWN, *tokenizer.characters]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _special(names[:2]),
+        "added_tokens": special_tokens({EOS: 0, UNKNOWN: 1}),
         "normalizer": None,
         "pre_tokenizer": {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False},
         "post_processor": None,
@@ -58,6 +58,7 @@ def _chars(tokenizer: Chars) -> dict[str, Any]:
     }
 
 
-def _special(names: Sequence[str]) -> list[dict[str, Any]]:
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return [{"id": index, "content": name, **plain} for index, name in enumerate(names)]
+def special_tokens(ids: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Entries of `added_tokens` for special tokens with these ids."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return [{"id": index, "content": token, **flags} for token, index in ids.items()]

@@ -1,8 +1,8 @@
-"""Word vectors in the forms of the original word2vec tool, which gensim and many others read and write.
+"""Word vectors in the file formats of the original word2vec tool, which gensim and many others support.
 
-Both begin with a line that gives the number of words and the width. In the text form a line is a word and its numbers;
-in the binary form a word is followed by a space and its numbers as 32-bit floats, least significant byte first, and
-perhaps by a line end. Neither form knows how frequent words are; by custom the most frequent come first.
+Both formats start with a line that gives the number of words and the width. In the text format each line holds a word
+and its numbers. In the binary format a word is followed by a space, its numbers as little-endian 32-bit floats, and
+optionally a newline. Neither stores word frequencies; by convention words are sorted by descending frequency.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from chainrule.models.word2vec import Word2Vec
 from chainrule.tokenizers import Tokenizer
 
 NUMBER = np.dtype("<f4")
-REMEDY = "write the file again, or check that it is of word2vec's text or binary form"
+REMEDY = "check that the file is in word2vec's text or binary format, or export it again"
 
 
 class NamedVectors(NamedTuple):
-    """Words and their vectors, from the most to the least frequent."""
+    """Words and their vectors, by descending frequency."""
 
     words: list[str]
     vectors: npt.NDArray[np.float32]  # (N, D)
 
 
 def named_vectors(model: Word2Vec, tokenizer: Tokenizer) -> NamedVectors:
-    """The vectors of all words; what is no word, such as EOS, has none."""
+    """The vectors of all words, without special tokens such as EOS."""
     frequencies = model.get_buffer("frequencies").cpu().numpy()
     order = np.argsort(-frequencies, kind="stable")
     spoken = order[~np.isin(order, model.silent) & (order < tokenizer.vocabulary)]
@@ -41,11 +41,11 @@ def named_vectors(model: Word2Vec, tokenizer: Tokenizer) -> NamedVectors:
 
 
 def write_word2vec(named: NamedVectors, path: Path, *, binary: bool) -> None:
-    """Write a file, which appears when it is complete."""
-    odd = next((word for word in named.words if not word or word.split() != [word]), None)
-    if odd is not None:
+    """Write a file atomically."""
+    invalid = next((word for word in named.words if not word or word.split() != [word]), None)
+    if invalid is not None:
         raise ConfigError(
-            f"word2vec files part words by white space, and {odd!r} has some; train with --tokenizer words"
+            f"word2vec files separate words by white space, which {invalid!r} contains; train with --tokenizer words"
         )
     with whole_file(path) as temporary, temporary.open("wb") as file:
         file.write(f"{len(named.words)} {named.vectors.shape[1]}\n".encode())
@@ -57,7 +57,7 @@ def write_word2vec(named: NamedVectors, path: Path, *, binary: bool) -> None:
 
 
 def read_word2vec(path: Path) -> NamedVectors:
-    """A file of either form, told apart by what stands in it. Of a word that is listed twice, the first counts."""
+    """Read a file of either format, detected from its content. Of repeated words the first is kept."""
     try:
         with path.open("rb") as file:
             size, width = _header(file, path)
@@ -75,14 +75,12 @@ def _header(file: BinaryIO, path: Path) -> tuple[int, int]:
         size, width = 0, 0
     if size < 1 or width < 1:
         shown = line[:40].decode("utf-8", "replace")
-        raise DataError(
-            f"{str(path)!r} begins with {shown!r}, and not with the number of words and the width; {REMEDY}"
-        )
+        raise DataError(f"{str(path)!r} starts with {shown!r} instead of the number of words and the width; {REMEDY}")
     return size, width
 
 
 def _is_text(file: BinaryIO, width: int) -> bool:
-    """Whether the first word is followed by so many numbers in letters; the file stays where it was."""
+    """Whether the first word is followed by `width` decimal numbers. Restores the file position."""
     begin = file.tell()
     line = file.readline(1000 + 40 * width)
     file.seek(begin)
