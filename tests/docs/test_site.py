@@ -52,3 +52,27 @@ def test_every_equation_becomes_mathml(page: Path, monkeypatch: pytest.MonkeyPat
     html = markdown.markdown(page.read_text(encoding="utf-8"), extensions=["tables", "pymdownx.superfences", "mathml"])
     assert "$$" not in re.sub(r"<(code|pre).*?</\1>", "", html, flags=re.DOTALL)
     sys.modules.pop("mathml", None)
+
+
+def test_the_diagrams_in_the_repository_are_those_that_the_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docsite")
+    from diagrams import FOLDER, diagrams
+
+    for name, svg in diagrams().items():
+        assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == svg, "run python docsite/diagrams.py"
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "families").glob("*.md")), ids=lambda page: page.stem)
+def test_every_family_has_a_page_with_its_diagram_and_its_equation(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert f"](../images/families/{page.stem}.svg)" in text
+    assert "$$" in text
+
+
+def test_the_call_paths_name_modules_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docsite")
+    from diagrams import PATHS
+
+    for steps in PATHS.values():
+        for _, module, _ in steps:
+            assert (ROOT / "src" / "chainrule" / module).exists(), module
