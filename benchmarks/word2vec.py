@@ -20,7 +20,6 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ import numpy as np
 import torch
 
 from chainrule.config import TrainConfig
-from chainrule.data.batching import Position
+from chainrule.data.batching import Chunks, Position
 from chainrule.data.corpus import Corpus
 from chainrule.evaluation.embeddings import (
     WordVectors,
@@ -37,11 +36,9 @@ from chainrule.evaluation.embeddings import (
     score_analogies,
     score_similarities,
 )
-from chainrule.models.word2vec import Word2Vec, Word2VecConfig
+from chainrule.models.word2vec import UpdateStep, Word2Vec, Word2VecConfig, compiled_step, matrix_step
 from chainrule.objectives import Noise
 from chainrule.training.schedule import rate
-from chainrule.training.word_steps import learn_by_products
-from chainrule.training.word_vectors import Learn, Stretches, compiled
 from turns import CLOCKS, Work, seconds
 
 RATES = {"skip_gram": 0.025, "cbow": 0.075}
@@ -90,7 +87,7 @@ def same(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"width": arguments.width, "window": 5, "negatives": 5, "subsample": 1e-3}
 
 
-def ours(text: Text, arguments: argparse.Namespace, way: Callable[[Word2Vec], Learn]) -> Training:
+def ours(text: Text, arguments: argparse.Namespace, way: Callable[[Word2Vec], UpdateStep]) -> Training:
     vocabulary = len(text.words) + 2
     corpus = Corpus.of_tokens(text.tokens, vocabulary)
     learning_rate = arguments.rate or RATES[arguments.algorithm]
@@ -107,14 +104,14 @@ def ours(text: Text, arguments: argparse.Namespace, way: Callable[[Word2Vec], Le
         )
     )
     model.init_output_bias(Noise(corpus.counts(vocabulary)).unigram_logits)
-    learn, feed = way(model), Stretches(corpus, settings.batch_tokens, model.chances, seed=arguments.seed)
+    learn, feed = way(model), Chunks(corpus, settings.batch_tokens, model.noise_width, seed=arguments.seed)
     steps = feed.batches_per_epoch(0)
 
     def run() -> None:
         for epoch in range(arguments.epochs):
             for index in range(steps):
                 share = rate(settings, (epoch * steps + index) / (arguments.epochs * steps))
-                learn(model.lesson(*feed.batch(Position(epoch, index))), share * settings.learning_rate)
+                learn(model.sample_windows(*feed.batch(Position(epoch, index))), share * settings.learning_rate)
 
     return Training(run, lambda: WordVectors(text.words, model.inputs.detach().numpy()[2:]))
 
@@ -155,8 +152,8 @@ def measured(text: Text, arguments: argparse.Namespace) -> dict[str, dict[str, f
     """Each way in each turn, from new vectors on."""
     ways: dict[str, Callable[[], Training]] = {
         "gensim": lambda: peer(text, arguments),
-        "numba": lambda: ours(text, arguments, lambda model: compiled(model, threads=arguments.threads)),
-        "products": lambda: ours(text, arguments, lambda model: partial(learn_by_products, model)),
+        "numba": lambda: ours(text, arguments, lambda model: compiled_step(model, threads=arguments.threads)),
+        "products": lambda: ours(text, arguments, matrix_step),
     }
     chosen = [name for name in ways if name in arguments.ways]
     words = arguments.epochs * sum(map(len, text.sentences))
@@ -220,7 +217,7 @@ def _compile() -> None:
     """Numba compiles when a function is called for the first time."""
     for algorithm in RATES:
         model = Word2Vec(Word2VecConfig(vocabulary=4, width=4, algorithm=algorithm))
-        compiled(model)(model.lesson(np.array([2, 3]), np.zeros((2, model.chances))), 0.0)
+        compiled_step(model)(model.sample_windows(np.array([2, 3]), np.zeros((2, model.noise_width))), 0.0)
 
 
 if __name__ == "__main__":

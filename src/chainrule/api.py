@@ -16,17 +16,15 @@ from chainrule.families import family as family_named
 from chainrule.interface.base import CountModel, Trainable
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.material import Material, open_material
-from chainrule.models.word2vec import Word2Vec
 from chainrule.objectives import Noise
 from chainrule.runs import Run, choose_device, load, run_of
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
 from chainrule.training.learner import build_learner
-from chainrule.training.loop import Trainer
+from chainrule.training.loop import Trainer, trainer_type
 from chainrule.training.process import keep_freed_memory
 from chainrule.training.progress import Recorder, Reporter
 from chainrule.training.warm_start import WarmStart
-from chainrule.training.word_vectors import WordVectorTrainer
 
 __all__ = ["Run", "load", "train"]
 
@@ -251,8 +249,7 @@ def _trainer(
     if start is not None:
         reporter.note(f"{start.copy_weights(model):.0%} of the weights are those of {start.folder.path}")
     lessons = material.lessons(model, config, reporter)
-    trainer = WordVectorTrainer if isinstance(model, Word2Vec) else Trainer
-    return trainer(
+    return trainer_type(model)(
         model=model,
         learner=build_learner(model, settings, unigrams, lessons.learner),
         feed=lessons.feed,

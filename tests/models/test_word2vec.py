@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from chainrule.data.batching import Position
+from chainrule.data.batching import Chunks, Position
 from chainrule.data.corpus import Corpus
-from chainrule.models.word2vec import END, Word2Vec, Word2VecConfig
-from chainrule.nn.negative_sampling import Lesson, loss_of
-from chainrule.training.word_steps import learn_by_products
-from chainrule.training.word_vectors import Learn, Stretches, compiled
+from chainrule.models.word2vec import END, UpdateStep, Word2Vec, Word2VecConfig, compiled_step, matrix_step
+from chainrule.nn.negative_sampling import SampledWindows, hidden_vectors, sampling_loss
 from chainrule.types import Batch, Sequences
 
 RATE = 0.1
@@ -47,22 +45,22 @@ def tiny(algorithm: str, *, block: int = 4, vocabulary: int = 12, subsample: flo
     return model
 
 
-def some_lesson(model: Word2Vec, count: int = 30) -> Lesson:
+def some_windows(model: Word2Vec, count: int = 30) -> SampledWindows:
     random = np.random.default_rng(0)
-    return model.lesson(random.integers(0, model.vocabulary, count), random.random((count, 4)))
+    return model.sample_windows(random.integers(0, model.vocabulary, count), random.random((count, 4)))
 
 
-def slow_loss(model: Word2Vec, lesson: Lesson, only: int | None = None) -> torch.Tensor:
+def slow_loss(model: Word2Vec, windows: SampledWindows, only: int | None = None) -> torch.Tensor:
     """Word by word and pair by pair, from the formula alone."""
     config, v, u = model.config, model.inputs, model.outputs
     total = torch.zeros(())
-    for place, word in enumerate(lesson.words):
+    for place, word in enumerate(windows.words):
         if only not in (None, place):
             continue
-        near = range(place - int(lesson.left[place]), place + int(lesson.right[place]) + 1)
-        context = [int(lesson.words[other]) for other in near if other != place]
+        near = range(place - int(windows.left[place]), place + int(windows.right[place]) + 1)
+        context = [int(windows.words[other]) for other in near if other != place]
         begin = place // config.block * config.block
-        noise = lesson.noise[begin : begin + config.block].flatten().tolist()
+        noise = windows.noise[begin : begin + config.block].flatten().tolist()
         if not context:
             continue
         if config.algorithm == "cbow":
@@ -79,19 +77,19 @@ def slow_loss(model: Word2Vec, lesson: Lesson, only: int | None = None) -> torch
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_loss_is_that_of_the_formula(algorithm: str) -> None:
     model = tiny(algorithm)
-    lesson, blocks = some_lesson(model), model.blocks(some_lesson(model))
-    scores = model.hidden(blocks) @ model.outputs[blocks.scored].mT
-    assert len(lesson.words) % model.config.block, "the last block should not be full"
-    assert loss_of(scores, blocks).item() == pytest.approx(slow_loss(model, lesson).item(), rel=1e-5)
+    windows, blocks = some_windows(model), model.blocks(some_windows(model))
+    scores = hidden_vectors(model.inputs, blocks) @ model.outputs[blocks.scored].mT
+    assert len(windows.words) % model.config.block, "the last block should not be full"
+    assert sampling_loss(scores, blocks).item() == pytest.approx(slow_loss(model, windows).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_step_by_products_is_a_step_down_the_gradient(algorithm: str) -> None:
     model, reference = tiny(algorithm), tiny(algorithm)
-    lesson = some_lesson(model)
-    loss = slow_loss(reference, lesson)
+    windows = some_windows(model)
+    loss = slow_loss(reference, windows)
     loss.backward()
-    assert learn_by_products(model, lesson, SMALL_RATE) == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert matrix_step(model)(windows, SMALL_RATE) == pytest.approx(float(loss.detach()), rel=1e-5)
     for moved, table in zip(model.tables(), reference.tables(), strict=True):
         assert table.grad is not None
         torch.testing.assert_close(moved.detach(), table.detach() - SMALL_RATE * table.grad)
@@ -100,8 +98,8 @@ def test_a_step_by_products_is_a_step_down_the_gradient(algorithm: str) -> None:
 def test_a_step_by_products_does_not_throw_a_word_beyond_its_goal() -> None:
     model = tiny("skip_gram", vocabulary=4)  # two words that meet 2,000 times in one step
     random = np.random.default_rng(0)
-    lesson = model.lesson(random.integers(2, 4, 400), random.random((400, 4)))
-    losses = [learn_by_products(model, lesson, 0.5) for _ in range(20)]
+    windows = model.sample_windows(random.integers(2, 4, 400), random.random((400, 4)))
+    losses = [matrix_step(model)(windows, 0.5) for _ in range(20)]
     assert losses[-1] < losses[0]
 
 
@@ -109,27 +107,27 @@ def test_a_step_by_products_does_not_throw_a_word_beyond_its_goal() -> None:
 def test_a_compiled_step_is_a_step_down_the_gradient_of_each_word_in_turn(algorithm: str) -> None:
     pytest.importorskip("numba")
     model, reference = tiny(algorithm), tiny(algorithm)
-    lesson = some_lesson(model)
+    windows = some_windows(model)
     total = 0.0
-    for place in range(len(lesson.words)):
-        loss = slow_loss(reference, lesson, only=place)
+    for place in range(len(windows.words)):
+        loss = slow_loss(reference, windows, only=place)
         total += loss.item()
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, list(reference.tables()))
             with torch.no_grad():
                 for table, gradient in zip(reference.tables(), gradients, strict=True):
                     table -= RATE * gradient
-    assert compiled(model)(lesson, RATE) == pytest.approx(total, rel=1e-4)
+    assert compiled_step(model)(windows, RATE) == pytest.approx(total, rel=1e-4)
     for moved, table in zip(model.tables(), reference.tables(), strict=True):
         torch.testing.assert_close(moved, table, rtol=1e-4, atol=1e-5)
 
 
-def test_threads_share_a_lesson() -> None:
+def test_threads_split_the_windows() -> None:
     pytest.importorskip("numba")
-    model, lesson = tiny("skip_gram"), some_lesson(tiny("skip_gram"))
-    halves = [lesson.part(0, len(lesson.words) // 2), lesson.part(len(lesson.words) // 2, len(lesson.words))]
+    model, windows = tiny("skip_gram"), some_windows(tiny("skip_gram"))
+    halves = [windows.part(0, len(windows.words) // 2), windows.part(len(windows.words) // 2, len(windows.words))]
     expected = sum(slow_loss(model, half).item() for half in halves)
-    assert compiled(model, threads=2)(lesson, 0.0) == pytest.approx(expected, rel=1e-4)
+    assert compiled_step(model, threads=2)(windows, 0.0) == pytest.approx(expected, rel=1e-4)
 
 
 def test_scores_that_are_large_have_a_true_loss() -> None:
@@ -138,27 +136,27 @@ def test_scores_that_are_large_have_a_true_loss() -> None:
     with torch.no_grad():
         model.inputs *= 8
         model.outputs *= 8
-    lesson = some_lesson(model)
-    assert compiled(model)(lesson, 0.0) == pytest.approx(learn_by_products(model, lesson, 0.0), rel=1e-4)
+    windows = some_windows(model)
+    assert compiled_step(model)(windows, 0.0) == pytest.approx(matrix_step(model)(windows, 0.0), rel=1e-4)
 
 
 def test_windows_stay_between_ends_and_pass_over_unknown_words() -> None:
     model = tiny("skip_gram")
     ids = np.array([5, 1, 6, 0, 7, 8, 9, END, 10])
-    lesson = model.lesson(ids, np.full((9, 4), 0.99))  # everything is kept, every window as large as it can be
-    assert lesson.words.tolist() == [5, 6, 7, 8, 9, 10]
-    assert lesson.left.tolist() == [0, 1, 0, 1, 2, 0]
-    assert lesson.right.tolist() == [1, 0, 2, 1, 0, 0]
+    windows = model.sample_windows(ids, np.full((9, 4), 0.99))  # everything is kept, every window as large as it can be
+    assert windows.words.tolist() == [5, 6, 7, 8, 9, 10]
+    assert windows.left.tolist() == [0, 1, 0, 1, 2, 0]
+    assert windows.right.tolist() == [1, 0, 2, 1, 0, 0]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_text_without_words_teaches_nothing(algorithm: str) -> None:
     model = tiny(algorithm)
-    nothing = model.lesson(np.array([1, 1, 0]), np.zeros((3, 4)))
+    nothing = model.sample_windows(np.array([1, 1, 0]), np.zeros((3, 4)))
     before = [table.detach().clone() for table in model.tables()]
-    assert learn_by_products(model, nothing, RATE) == 0.0
+    assert matrix_step(model)(nothing, RATE) == 0.0
     if find_spec("numba") is not None:
-        assert compiled(model)(nothing, RATE) == 0.0
+        assert compiled_step(model)(nothing, RATE) == 0.0
     assert all(torch.equal(*pair) for pair in zip(before, model.tables(), strict=True))
     assert model.loss(Batch(Sequences.full(torch.ones(1, 3, dtype=torch.int64))), torch.zeros(1, 3, 4)).item() == 0.0
 
@@ -167,14 +165,14 @@ def test_frequent_words_are_passed_over_as_often_as_the_formula_says() -> None:
     model = tiny("skip_gram", subsample=0.01)
     frequency = float(model.get_buffer("frequencies")[11])
     ids = np.full(20_000, 11)
-    kept = len(model.lesson(ids, np.random.default_rng(0).random((len(ids), 4))).words) / len(ids)
+    kept = len(model.sample_windows(ids, np.random.default_rng(0).random((len(ids), 4))).words) / len(ids)
     assert kept == pytest.approx(math.sqrt(0.01 / frequency) + 0.01 / frequency, abs=0.02)
 
 
 def test_noise_follows_the_frequencies_to_the_power_of_three_quarters() -> None:
     model = tiny("skip_gram")
     ids = np.full(60_000, 5)
-    noise = model.lesson(ids, np.random.default_rng(0).random((len(ids), 4))).noise
+    noise = model.sample_windows(ids, np.random.default_rng(0).random((len(ids), 4))).noise
     expected = model.get_buffer("frequencies").double().numpy() ** 0.75
     assert not set(noise.flatten().tolist()) & {0, 1}
     np.testing.assert_allclose(
@@ -186,11 +184,13 @@ def test_the_loss_of_a_batch_is_that_of_its_rows() -> None:
     model = tiny("skip_gram")
     ids = torch.randint(2, 12, (3, 9), generator=torch.Generator().manual_seed(0))
     batch = Batch(Sequences(ids, torch.tensor([9, 4, 7])))
-    chance = torch.rand(3, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    one = model.lesson(np.append(ids[1, :4].numpy(), END), np.append(chance[1, :4].numpy(), np.zeros((1, 4)), axis=0))
-    alone = model.loss(Batch(Sequences(ids[1:2], torch.tensor([4]))), chance[1:2])
+    noise = torch.rand(3, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    one = model.sample_windows(
+        np.append(ids[1, :4].numpy(), END), np.append(noise[1, :4].numpy(), np.zeros((1, 4)), axis=0)
+    )
+    alone = model.loss(Batch(Sequences(ids[1:2], torch.tensor([4]))), noise[1:2])
     assert alone.item() == pytest.approx(slow_loss(model, one).item(), rel=1e-5)
-    assert model.loss(batch, chance).item() > alone.item()
+    assert model.loss(batch, noise).item() > alone.item()
 
 
 def company(pairs: int = 6, sentences: int = 3000) -> np.ndarray:
@@ -204,14 +204,12 @@ def company(pairs: int = 6, sentences: int = 3000) -> np.ndarray:
     return np.array(text)
 
 
-def by_matrices(model: Word2Vec) -> Learn:
-    return lambda lesson, rate: learn_by_products(model, lesson, rate)
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("way", [by_matrices, compiled])
-def test_words_in_the_same_company_become_neighbours(algorithm: str, way: Callable[[Word2Vec], Learn]) -> None:
-    if way is compiled:
+@pytest.mark.parametrize("make_step", [matrix_step, compiled_step])
+def test_words_in_the_same_contexts_become_neighbours(
+    algorithm: str, make_step: Callable[[Word2Vec], UpdateStep]
+) -> None:
+    if make_step is compiled_step:
         pytest.importorskip("numba")
     torch.manual_seed(0)
     corpus = Corpus.of_tokens(company(), 38)
@@ -219,9 +217,9 @@ def test_words_in_the_same_company_become_neighbours(algorithm: str, way: Callab
         Word2VecConfig(vocabulary=38, width=16, window=3, algorithm=algorithm, subsample=0.0, unknown=1, ends=(0,))
     )
     model.init_output_bias(torch.from_numpy(np.log(corpus.counts(38) + 1.0)))
-    learn, feed = way(model), Stretches(corpus, 4096, model.chances, seed=0)
+    step, feed = make_step(model), Chunks(corpus, 4096, model.noise_width, seed=0)
     positions = [Position(epoch, index) for epoch in range(3) for index in range(feed.batches_per_epoch(epoch))]
-    losses = [learn(model.lesson(*feed.batch(position)), 0.05) for position in positions]
+    losses = [step(model.sample_windows(*feed.batch(position)), 0.05) for position in positions]
     assert losses[-2] < losses[0]
     directions = torch.nn.functional.normalize(model.inputs.detach()[2:14], dim=1)
     likest = (directions @ directions.T - 2 * torch.eye(12)).argmax(1)

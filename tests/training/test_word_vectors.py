@@ -10,9 +10,9 @@ import torch
 
 import chainrule
 from chainrule.api import train
+from chainrule.models import word2vec
 from chainrule.models.word2vec import Word2Vec
 from chainrule.runs import WordRun
-from chainrule.training import word_vectors
 
 SMALL = {"model": {"width": 8}, "train": {"batch_tokens": 256}}
 
@@ -27,7 +27,7 @@ def trained(data: Path, out: Path, **words: Any) -> WordRun:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With Numba and without."""
     if request.param == "products":
-        monkeypatch.setattr(word_vectors, "find_spec", lambda name: None)
+        monkeypatch.setattr(word2vec, "find_spec", lambda name: None)
     else:
         pytest.importorskip("numba")
     return str(request.param)

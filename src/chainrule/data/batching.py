@@ -4,6 +4,7 @@ Windows      random pieces of a stream, for models that start afresh on every ro
 Lanes        the stream in parallel lanes, for models that carry their state on (truncated back-propagation)
 Documents    whole documents, sorted so that little of a batch is padding
 Pairs        the same for documents that have a source
+Chunks       the stream in order, with random numbers for every token
 
 A feed keeps nothing between two calls but what it can compute again. Of `world` processes, process `rank` gets the
 rows rank, rank + world, ... of every batch: together they have what a single process would have.
@@ -261,6 +262,33 @@ class Pairs(_ByLength):
             _padded(self.corpus.target, self._targets[rows], self._target_lengths[rows]),
             _padded(self.corpus.source, self._sources[rows], self._source_lengths[rows]),
         )
+
+
+class Chunk(NamedTuple):
+    """Consecutive tokens of a text."""
+
+    ids: Integers  # (N,)
+    noise: npt.NDArray[np.float64]  # (N, C) random numbers from [0, 1)
+
+
+@final
+class Chunks(Feed[Chunk]):
+    """The text in order, `size` tokens at a time, so that memory is bounded however large the text is."""
+
+    def __init__(self, corpus: Corpus, size: int, noise_width: int, seed: int) -> None:
+        super().__init__(seed, rank=0, world=1)
+        self.corpus, self.size, self.noise_width = corpus, size, noise_width
+
+    def batches_per_epoch(self, epoch: int) -> int:
+        return -(-len(self.corpus) // self.size)
+
+    def batch(self, position: Position) -> Chunk:
+        begin = position.index * self.size
+        ids = self.corpus.tokens[begin : begin + self.size].astype(np.int64)
+        return Chunk(ids, np.random.default_rng((self.seed, *position)).random((len(ids), self.noise_width)))
+
+    def tokens(self, position: Position) -> int:
+        return min(self.size, len(self.corpus) - position.index * self.size)
 
 
 def _padded(corpus: Corpus, starts: Integers, lengths: Integers) -> Sequences:

@@ -8,6 +8,7 @@ Model                           a family's network, its settings and its limits
 │       └── Recomputed          any model without its cache: the slow reference for the fast paths
 └── Trainable                   learns by gradients
     └── OwnObjective            ... of a loss that is no sum over predictions of the next token
+        └── SparseUpdates       ... by its own gradient steps, each of which changes a few rows of its tables
 CountModel                      beside one of them: learns by counting instead
 
 Models of a target given a source, the parallel ones among them, are in `interface.conditional`; what only some models
@@ -25,6 +26,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, cast, final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -188,6 +191,25 @@ class OwnObjective(Trainable):
     @abstractmethod
     def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
         """The sum over the rows of what training minimises, in nats, with `smoothing` of each token's mass spread."""
+
+
+class SparseUpdates(OwnObjective):
+    """A model that applies its own gradient steps, because each step changes only a few rows of large tables.
+
+    Dense gradients and an optimizer over all rows would take many times as long.
+    """
+
+    @property
+    @abstractmethod
+    def noise_width(self) -> int:
+        """Random numbers that `update` needs for each token."""
+
+    @abstractmethod
+    def update(self, ids: npt.NDArray[np.int64], noise: npt.NDArray[np.float64], learning_rate: float) -> float:
+        """Update the parameters by consecutive tokens (N,) of a text and random numbers (N, noise_width) from [0, 1).
+
+        Returns the summed loss, each term computed before the step that it causes.
+        """
 
 
 class Advance(NamedTuple):

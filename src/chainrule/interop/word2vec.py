@@ -35,7 +35,7 @@ def named_vectors(model: Word2Vec, tokenizer: Tokenizer) -> NamedVectors:
     """The vectors of all words, without special tokens such as EOS."""
     frequencies = model.get_buffer("frequencies").cpu().numpy()
     order = np.argsort(-frequencies, kind="stable")
-    spoken = order[~np.isin(order, model.silent) & (order < tokenizer.vocabulary)]
+    spoken = order[~np.isin(order, model.non_words) & (order < tokenizer.vocabulary)]
     names = [tokenizer.pieces([index])[0] for index in spoken.tolist()]
     return NamedVectors([name.strip() or name for name in names], model.inputs.detach().cpu().numpy()[spoken])
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, final
 
 from chainrule.config import RunConfig
-from chainrule.interface.base import Trainable
+from chainrule.data.batching import Chunks
+from chainrule.interface.base import SparseUpdates, Trainable
 from chainrule.material.base import Lessons
 from chainrule.material.encoders import EncoderMaterial
-from chainrule.models.word2vec import Word2Vec
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Reporter
-from chainrule.training.word_vectors import Stretches
 
 LINE_END = "\n"
 
@@ -28,6 +27,6 @@ class WordMaterial(EncoderMaterial):
         return super().vocabularies | {"unknown": self.tokenizer.unknown, "ends": ends}
 
     def lessons(self, model: Trainable, config: RunConfig, reporter: Reporter) -> Lessons:
-        assert isinstance(model, Word2Vec)
-        feed = Stretches(self.corpus, config.train.batch_tokens, model.chances, config.seed)
+        assert isinstance(model, SparseUpdates)
+        feed = Chunks(self.corpus, config.train.batch_tokens, model.noise_width, config.seed)
         return Lessons(feed, WholeSequences)

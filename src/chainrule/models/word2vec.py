@@ -1,11 +1,15 @@
-"""Word vectors by CBOW and skip-gram with negative sampling: the model and its loss.
+"""Word vectors by CBOW and skip-gram with negative sampling: the model, its loss, and its gradient steps.
 
-How they are trained fast is in `training.word_vectors`.
+A step touches a few rows of two large tables, and training processes a million words per second
+(docs/adr/0015-word-vectors.md). So the model applies its own updates, by plain gradient descent as published.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -16,13 +20,23 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.interface.base import OwnObjective, readable
+from chainrule.interface.base import SparseUpdates, readable
 from chainrule.interface.capabilities import Embedder
-from chainrule.nn.negative_sampling import AliasTable, Blocks, Integers, Lesson, cbow_blocks, loss_of, skip_gram_blocks
+from chainrule.nn.negative_sampling import (
+    AliasTable,
+    Blocks,
+    Integers,
+    SampledWindows,
+    cbow_blocks,
+    descend,
+    hidden_vectors,
+    sampling_loss,
+    skip_gram_blocks,
+)
 from chainrule.types import Batch, Sequences
 
-NOISE_POWER = 0.75  # of the frequencies: rare words come up as noise more often than in the text
-END = -1  # stands for what is no token: windows end there
+NOISE_POWER = 0.75  # of the frequencies: rare words are more frequent as noise than in the text
+END = -1  # marks a boundary between texts, which no window crosses
 
 Numbers = npt.NDArray[np.float64]
 
@@ -32,39 +46,38 @@ class Word2VecConfig(ModelConfig):
         "skip_gram", description="predict the words around a word from it, or a word from those around it"
     )
     width: int = Field(100, ge=1, description="size of a vector")
-    window: int = Field(5, ge=1, description="words on either side; each word draws its own window of 1 to so many")
-    negatives: int = Field(5, ge=1, description="how much the noise weighs against the text: k")
+    window: int = Field(5, ge=1, description="maximum words on either side; each word draws its own window size")
+    negatives: int = Field(5, ge=1, description="weight of the noise relative to the text: k")
     noise: int | None = Field(
-        None, ge=1, description="words of noise that are drawn for each word; none: 4 for skip_gram, 1 for cbow"
+        None, ge=1, description="noise words drawn for each word; none: 4 for skip_gram, 1 for cbow"
     )
-    block: int = Field(8, ge=1, description="neighbouring words that share their words of noise")
+    block: int = Field(8, ge=1, description="consecutive words that share their noise words")
     subsample: float = Field(
-        1e-3, ge=0, lt=1, description="frequency above which occurrences are passed over at random; 0: none are"
+        1e-3, ge=0, lt=1, description="frequency above which occurrences are randomly skipped; 0: none"
     )
-    unknown: int | None = Field(None, description="id that is no word and is passed over; filled in by training")
-    ends: tuple[int, ...] = Field((), description="ids that no window reaches across; filled in by training")
+    unknown: int | None = Field(None, description="id of the unknown token, which is skipped; set by training")
+    ends: tuple[int, ...] = Field((), description="ids that no window crosses; set by training")
 
     @property
     def drawn(self) -> int:
-        """Words of noise for each word; skip_gram asks about them once for every word of a window."""
+        """Noise words for each word; skip_gram scores them once for every word of a window."""
         return self.noise or (4 if self.algorithm == "skip_gram" else 1)
 
 
-class Word2Vec(OwnObjective, Embedder):
-    """A vector for every word, such that words in like company have like vectors: CBOW or skip-gram.
+class Word2Vec(SparseUpdates, Embedder):
+    """A vector for every word, such that words in similar contexts have similar vectors: CBOW or skip-gram.
 
-    For a word x of the text, a word c of its window and words of noise n ~ q, q(w) ∝ frequency(w)^¾, with input vectors
+    For a word x of the text, a word c of its window and noise words n ~ q, q(w) ∝ frequency(w)^¾, with input vectors
     v and output vectors u, the loss is
 
         −log σ(u_c · v_x) − k E_n log σ(−u_n · v_x)                          skip_gram, for each c in the window
         −log σ(u_x · h) − k E_n log σ(−u_n · h),  h = mean of v_c            cbow
 
     (Mikolov et al. 2013, "Distributed representations of words and phrases and their compositionality"). Every word
-    draws the reach of its window, so that near words count more, and occurrences of words with a frequency f above a
-    threshold t are kept with probability √(t/f) + t/f. E_n is a mean over words of noise that a block of neighbouring
-    words share. So a block is a few products of small matrices (Ji et al. 2016), and the estimate
-    stays unbiased. The gradient of cbow is that of the mean, without the factor that the original left out (İrsoy et
-    al. 2021).
+    draws the size of its window, so that near words count more, and occurrences of words with a frequency f above a
+    threshold t are kept with probability √(t/f) + t/f. E_n is a mean over noise words that a block of consecutive words
+    shares. So a block is a few products of small matrices (Ji et al. 2016), and the estimate stays unbiased. The
+    gradient of cbow is the exact one, with the factor 1/|window| that the original code omits (İrsoy et al. 2021).
     """
 
     Config: ClassVar[type[ModelConfig]] = Word2VecConfig
@@ -90,19 +103,19 @@ class Word2Vec(OwnObjective, Embedder):
         self.inputs = nn.Parameter((torch.rand(config.vocabulary, config.width) - 0.5) / config.width)
         self.outputs = nn.Parameter(torch.zeros(config.vocabulary, config.width))
         with torch.no_grad():
-            self.inputs[list(self.silent)] = 0.0  # what is never learnt should say nothing
+            self.inputs[list(self.non_words)] = 0.0  # never trained
         self.register_buffer("frequencies", torch.zeros(config.vocabulary))
-        self._chances: Chances | None = None
+        self._sampling: SamplingTables | None = None
 
     @property
-    def silent(self) -> tuple[int, ...]:
-        """Ids that are no words."""
+    def non_words(self) -> tuple[int, ...]:
+        """Ids that are not words."""
         unknown = () if self.config.unknown is None else (self.config.unknown,)
         return (*unknown, *self.config.ends)
 
     @property
-    def chances(self) -> int:
-        """Random numbers that a token needs: whether it is kept, how far its window reaches, its C words of noise."""
+    def noise_width(self) -> int:
+        """One number for whether a token is kept, one for the size of its window, and C for its noise words."""
         return 2 + self.config.drawn
 
     @property
@@ -118,71 +131,77 @@ class Word2Vec(OwnObjective, Embedder):
 
     @torch.no_grad()
     def init_output_bias(self, log_frequencies: Tensor) -> None:
-        """Which words are frequent decides how often each is passed over, and how often it is noise."""
+        """Store the frequencies, which determine how often each word is skipped and how often it is noise."""
         frequencies = log_frequencies.double().softmax(0)
-        frequencies[list(self.silent)] = 0.0
+        frequencies[list(self.non_words)] = 0.0
         self.get_buffer("frequencies").copy_(frequencies / frequencies.sum())
-        self._chances = None
+        self._sampling = None
 
     # The objective
 
     def draw_noise(self, batch: Batch) -> Tensor:
         """(B, T, 2 + C)."""
-        return torch.rand(*batch.target.ids.shape, self.chances, dtype=torch.float64, device=batch.target.ids.device)
+        return torch.rand(
+            *batch.target.ids.shape, self.noise_width, dtype=torch.float64, device=batch.target.ids.device
+        )
 
-    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    def loss(self, batch: Batch, noise: Tensor, *, smoothing: float = 0.0) -> Tensor:
         rows = batch.target.ids.masked_fill(~batch.target.mask, END)
-        ids = F.pad(rows, (0, 1), value=END).flatten().cpu().numpy()  # rows are one text, with ends between them
-        drawn = F.pad(chance, (0, 0, 0, 1)).flatten(0, 1).cpu().numpy()
-        blocks = self.blocks(self.lesson(ids, drawn))
-        scores = self.hidden(blocks) @ F.embedding(blocks.scored, self.outputs).mT  # (S, L, O)
-        return loss_of(scores, blocks)
+        ids = F.pad(rows, (0, 1), value=END).flatten().cpu().numpy()  # one text with boundaries between the rows
+        drawn = F.pad(noise, (0, 0, 0, 1)).flatten(0, 1).cpu().numpy()
+        blocks = self.blocks(self.sample_windows(ids, drawn))
+        scores = hidden_vectors(self.inputs, blocks) @ F.embedding(blocks.scored, self.outputs).mT  # (S, L, O)
+        return sampling_loss(scores, blocks)
 
-    def lesson(self, ids: Integers, chance: Numbers) -> Lesson:
-        """What training makes of tokens (N,), END among them perhaps, by chance (N, 2 + C)."""
-        chances = self._drawn_by()
-        kept = chance[:, 0] < chances.kept[ids]
+    def sample_windows(self, ids: Integers, noise: Numbers) -> SampledWindows:
+        """Subsample tokens (N,), which may contain END, and draw their windows and noise words by noise (N, 2 + C)."""
+        sampling = self._sampling_tables()
+        kept = noise[:, 0] < sampling.kept[ids]
         words = ids[kept]
-        sentence = np.cumsum(chances.is_end[ids])[kept]
+        sentence = np.cumsum(sampling.is_end[ids])[kept]
         place = np.arange(len(words))
         begins = np.append(True, sentence[1:] != sentence[:-1])[: len(words)]
         ends = np.append(begins[1:], True)[: len(words)]
         first = np.maximum.accumulate(np.where(begins, place, 0))
         last = np.minimum.accumulate(np.where(ends, place, len(words))[::-1])[::-1]
-        reach = 1 + (chance[kept, 1] * self.config.window).astype(np.int64)
-        noise = chances.noise.at(torch.from_numpy(chance[kept, 2:])).numpy()
-        return Lesson(words, np.minimum(reach, place - first), np.minimum(reach, last - place), noise)
+        size = 1 + (noise[kept, 1] * self.config.window).astype(np.int64)
+        drawn = sampling.noise.at(torch.from_numpy(noise[kept, 2:])).numpy()
+        return SampledWindows(words, np.minimum(size, place - first), np.minimum(size, last - place), drawn)
 
-    def blocks(self, lesson: Lesson) -> Blocks:
-        """A lesson as matrices."""
+    def blocks(self, windows: SampledWindows) -> Blocks:
+        """Return sampled windows as matrices."""
         config = self.config
         cut = skip_gram_blocks if config.algorithm == "skip_gram" else cbow_blocks
-        return cut(lesson, config.block, config.window, config.negatives, like=self.inputs)
+        return cut(windows, config.block, config.window, config.negatives, like=self.inputs)
 
-    def hidden(self, blocks: Blocks) -> Tensor:
-        """(S, L, D): what the scores are products with."""
-        vectors = F.embedding(blocks.read, self.inputs)
-        return vectors if blocks.mix is None else blocks.mix @ vectors
+    # Gradient steps
 
-    def _drawn_by(self) -> Chances:
-        if self._chances is None:
-            self._chances = Chances.of(self.get_buffer("frequencies").double().cpu().numpy(), self.config)
-        return self._chances
+    def update(self, ids: Integers, noise: Numbers, learning_rate: float) -> float:
+        windows = self.sample_windows(ids, noise)
+        usable = self.device.type == "cpu" and self.inputs.dtype == torch.float32
+        if usable and find_spec("numba") is not None:
+            return compiled_step(self, threads=torch.get_num_threads())(windows, learning_rate)
+        return matrix_step(self)(windows, learning_rate)
+
+    def _sampling_tables(self) -> SamplingTables:
+        if self._sampling is None:
+            self._sampling = SamplingTables.of(self.get_buffer("frequencies").double().cpu().numpy(), self.config)
+        return self._sampling
 
     def _load_from_state_dict(self, *rest: Any) -> None:
-        self._chances = None
+        self._sampling = None
         super()._load_from_state_dict(*rest)
 
 
-class Chances(NamedTuple):
-    """What frequencies decide. The tables have a row more than the vocabulary, which END finds as their last."""
+class SamplingTables(NamedTuple):
+    """What follows from word frequencies. Tables have one more row than the vocabulary: END = −1 indexes the last."""
 
-    kept: Numbers  # (V + 1,) probability that an occurrence is learnt from
+    kept: Numbers  # (V + 1,) probability that an occurrence is kept
     is_end: npt.NDArray[np.bool_]  # (V + 1,)
     noise: AliasTable
 
     @classmethod
-    def of(cls, frequencies: Numbers, config: Word2VecConfig) -> Chances:
+    def of(cls, frequencies: Numbers, config: Word2VecConfig) -> SamplingTables:
         threshold = config.subsample or 1.0  # no word is that frequent
         relative = threshold / np.maximum(frequencies, 1e-30)
         kept = np.append(np.sqrt(relative) + relative, 0.0)
@@ -191,6 +210,41 @@ class Chances(NamedTuple):
         kept[is_end] = 0.0
         if config.unknown is not None:
             kept[config.unknown] = 0.0
-        # A model without frequencies, read from a file say, takes all words for equally frequent.
+        # Without frequencies, as in a model read from a file, all words count as equally frequent.
         raised = frequencies**NOISE_POWER if frequencies.any() else (kept[:-1] > 0).astype(np.float64)
         return cls(kept, is_end, AliasTable(raised))
+
+
+UpdateStep = Callable[[SampledWindows, float], float]
+"""Update the vectors by sampled windows at a learning rate, and return the loss."""
+
+
+def matrix_step(model: Word2Vec) -> UpdateStep:
+    """Return steps by matrix products, for every device."""
+    return lambda windows, rate: descend(model.inputs, model.outputs, model.blocks(windows), rate)
+
+
+def compiled_step(model: Word2Vec, *, threads: int = 1) -> UpdateStep:
+    """Return steps compiled by Numba, for the CPU; each of several threads processes a part of the windows.
+
+    With one thread a resumed run equals an uninterrupted one, bit for bit. Several threads do not wait for each other,
+    so their results vary.
+    """
+    from chainrule.nn import negative_sampling_kernels as kernels
+
+    kernel = kernels.skip_gram if model.config.algorithm == "skip_gram" else kernels.cbow
+    inputs, outputs = model.inputs.detach().numpy(), model.outputs.detach().numpy()  # views, not copies
+
+    def step(windows: SampledWindows, rate: float) -> float:
+        return float(kernel(inputs, outputs, *windows, model.config.block, float(model.config.negatives), rate))
+
+    if threads == 1:
+        return step
+
+    def parallel_step(windows: SampledWindows, rate: float) -> float:
+        edges = np.linspace(0, len(windows.words), threads + 1).astype(int).tolist()
+        parts = [windows.part(begin, end) for begin, end in pairwise(edges)]
+        with ThreadPoolExecutor(threads) as pool:
+            return sum(pool.map(lambda part: step(part, rate), parts))
+
+    return parallel_step

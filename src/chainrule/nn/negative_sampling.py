@@ -1,12 +1,13 @@
-"""Negative sampling as products of small matrices: a stretch of text, cut into blocks of neighbouring words.
+"""Negative sampling as products of small matrices: a text is cut into blocks of consecutive words.
 
-All words of a block share the block's words of noise, so that everything they are asked is one product of hidden
-vectors with output vectors. Shape letters: N words, S blocks, L words in a block, W the widest window, R vectors that a
-block reads, O vectors that it scores, C words of noise for each word, D width.
+All words of a block share its noise words, so that all scores of a block are one product of hidden vectors with output
+vectors. Shape letters: N words, S blocks, L words in a block, W the maximum window, R vectors that a block reads, O
+vectors that it scores, C noise words per word, D width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -56,18 +57,18 @@ class AliasTable:
 Integers = npt.NDArray[np.int64]
 
 
-class Lesson(NamedTuple):
-    """A stretch of text with all that is random about its loss decided."""
+class SampledWindows(NamedTuple):
+    """Consecutive words with everything random about their loss drawn: windows and noise words."""
 
     words: Integers  # (N,)
-    left: Integers  # (N,) how many words before each are in its window
-    right: Integers  # (N,) and after it
-    noise: Integers  # (N, C) words of noise that each brings; those of a block are shared by its words
+    left: Integers  # (N,) number of words before each that are in its window
+    right: Integers  # (N,) number of words after each
+    noise: Integers  # (N, C) noise words drawn for each; all words of a block share those of the block
 
-    def part(self, begin: int, end: int) -> Lesson:
-        """Some of its words; windows end where they do."""
+    def part(self, begin: int, end: int) -> SampledWindows:
+        """Return the words from `begin` to `end`, with windows cut there."""
         room = np.arange(end - begin)
-        return Lesson(
+        return SampledWindows(
             self.words[begin:end],
             np.minimum(self.left[begin:end], room),
             np.minimum(self.right[begin:end], room[::-1]),
@@ -76,37 +77,37 @@ class Lesson(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """A lesson as matrices: which vectors are read and scored, and how much each score counts."""
+    """Sampled windows as matrices: which vectors are read and scored, and the weight of each score."""
 
     read: Tensor  # (S, R) rows of the input vectors
-    mix: Tensor | None  # (S, L, R) how they are mixed into the hidden vectors; none: they are these
+    mix: Tensor | None  # (S, L, R) their weights in the hidden vectors; None: they are the hidden vectors
     scored: Tensor  # (S, O) rows of the output vectors
-    positive: Tensor  # (S, L, O) 1 where a word of the text should score high
-    weight: Tensor  # (S, L, O) how often a score is asked for, as text or as noise
+    positive: Tensor  # (S, L, O) 1 for words of the text, 0 for noise
+    weight: Tensor  # (S, L, O) how often a score counts, as text or as noise
 
 
 class _Neighbourhoods(NamedTuple):
-    """The words of each block, those around them, and who is in whose window."""
+    """The words of each block, the words around them, and which are in which window."""
 
     words: Tensor  # (S, L)
     around: Tensor  # (S, L + 2W)
     near: Tensor  # (S, L, L + 2W) 1 or 0
     noise: Tensor  # (S, LC)
-    share: Tensor  # (S, 1, LC) of each word of noise in the mean over them
+    share: Tensor  # (S, 1, LC) weight of each noise word in their mean
 
 
-def skip_gram_blocks(lesson: Lesson, length: int, window: int, negatives: float, like: Tensor) -> Blocks:
-    """Each word, by its own vector, scores those of its window, and the noise as often as these."""
-    words, around, near, noise, share = _neighbourhoods(lesson, length, window, like)
+def skip_gram_blocks(windows: SampledWindows, length: int, window: int, negatives: float, like: Tensor) -> Blocks:
+    """Skip-gram: the vector of each word scores the words of its window, and the noise as often."""
+    words, around, near, noise, share = _neighbourhoods(windows, length, window, like)
     asked = near.sum(-1, keepdim=True)  # (S, L, 1)
     positive = F.pad(near, (0, noise.shape[1]))
     weight = torch.cat([near, negatives * asked * share], dim=-1)
     return Blocks(words, None, torch.cat([around, noise], dim=1), positive, weight)
 
 
-def cbow_blocks(lesson: Lesson, length: int, window: int, negatives: float, like: Tensor) -> Blocks:
-    """The mean of the vectors in each word's window scores the word, and the noise."""
-    words, around, near, noise, share = _neighbourhoods(lesson, length, window, like)
+def cbow_blocks(windows: SampledWindows, length: int, window: int, negatives: float, like: Tensor) -> Blocks:
+    """CBOW: the mean of the vectors in the window of a word scores the word, and the noise."""
+    words, around, near, noise, share = _neighbourhoods(windows, length, window, like)
     count = near.sum(-1, keepdim=True)  # (S, L, 1)
     asked = (count > 0).to(like)
     own = torch.eye(length).to(like) * asked  # (S, L, L)
@@ -115,11 +116,11 @@ def cbow_blocks(lesson: Lesson, length: int, window: int, negatives: float, like
     return Blocks(around, near / count.clamp(min=1), torch.cat([words, noise], dim=1), positive, weight)
 
 
-def _neighbourhoods(lesson: Lesson, length: int, window: int, like: Tensor) -> _Neighbourhoods:
-    """With the type and the device of `like`. What fills up the last block is in no window and is no noise."""
-    count, drawn = lesson.noise.shape
-    words, left, right, noise = (_in_blocks(part, length).to(like.device) for part in lesson)
-    inside = torch.arange(length, device=like.device)  # places in a block
+def _neighbourhoods(windows: SampledWindows, length: int, window: int, like: Tensor) -> _Neighbourhoods:
+    """Tensors have the dtype and device of `like`. The padding of the last block is in no window and is no noise."""
+    count, drawn = windows.noise.shape
+    words, left, right, noise = (_in_blocks(part, length).to(like.device) for part in windows)
+    inside = torch.arange(length, device=like.device)  # positions in a block
     outside = torch.arange(-window, length + window, device=like.device)  # ... and around it
     start = length * torch.arange(len(words), device=like.device)[:, None]
     around = words.flatten()[(start + outside).clamp(0, max(0, words.numel() - 1))]
@@ -130,12 +131,64 @@ def _neighbourhoods(lesson: Lesson, length: int, window: int, like: Tensor) -> _
 
 
 def _in_blocks(part: Integers, length: int) -> Tensor:
-    """(N,) or (N, C) to (S, L) or (S, LC), filled up with zeros."""
+    """Reshape (N,) or (N, C) to (S, L) or (S, LC), padded with zeros."""
     columns = part if part.ndim == 2 else part[:, None]
     filled = np.pad(columns, ((0, -len(part) % length), (0, 0)))
     return torch.from_numpy(filled).view(-1, length * filled.shape[1])
 
 
-def loss_of(scores: Tensor, blocks: Blocks) -> Tensor:
-    """The sum over scores (S, L, O): −log σ(s) = softplus(s) − s for text, −log σ(−s) = softplus(s) for noise."""
+def sampling_loss(scores: Tensor, blocks: Blocks) -> Tensor:
+    """Sum over scores (S, L, O): −log σ(s) = softplus(s) − s for text, −log σ(−s) = softplus(s) for noise."""
     return (blocks.weight * F.softplus(scores)).sum() - (blocks.positive * scores).sum()
+
+
+def hidden_vectors(inputs: Tensor, blocks: Blocks) -> Tensor:
+    """Return (S, L, D), the vectors that score the rows of the output table."""
+    vectors = F.embedding(blocks.read, inputs)
+    return vectors if blocks.mix is None else blocks.mix @ vectors
+
+
+# Gradient steps as matrix products. With scores S = H Oᵀ, targets A and weights W the loss is Σ W softplus(S) − A S, so
+#
+#     ∂loss/∂S = W σ(S) − A,    ∂loss/∂H = (∂loss/∂S) O,    ∂loss/∂O = (∂loss/∂S)ᵀ H
+#
+# and only the rows that were read or scored change. Autograd would compute gradients of the size of the tables.
+
+BLOCKS_AT_ONCE = 64  # blocks whose gradients are computed from the same vectors
+
+
+@torch.no_grad()
+def descend(inputs: Tensor, outputs: Tensor, blocks: Blocks, rate: float) -> float:
+    """Move the vectors down the gradient, some blocks at a time; return the loss before each step."""
+    total = 0.0
+    for some in _chunks(blocks):
+        hidden = hidden_vectors(inputs, some)  # (S, L, D)
+        scored = F.embedding(some.scored, outputs)  # (S, O, D)
+        scores = hidden @ scored.mT  # (S, L, O)
+        total += float(sampling_loss(scores, some))
+        pull = some.positive - some.weight * scores.sigmoid()
+        back, load = pull @ scored, some.weight.sum(2)  # (S, L, D), (S, L)
+        if some.mix is not None:
+            back, load = some.mix.mT @ back, (some.mix.mT @ load[..., None])[..., 0]
+        _add_rows(inputs, some.read, back, load, rate)
+        _add_rows(outputs, some.scored, pull.mT @ hidden, some.weight.sum(1), rate)
+    return total
+
+
+def _chunks(blocks: Blocks) -> Iterator[Blocks]:
+    for begin in range(0, len(blocks.read), BLOCKS_AT_ONCE):
+        some = slice(begin, begin + BLOCKS_AT_ONCE)
+        mix = None if blocks.mix is None else blocks.mix[some]
+        yield Blocks(blocks.read[some], mix, blocks.scored[some], blocks.positive[some], blocks.weight[some])
+
+
+def _add_rows(table: Tensor, rows: Tensor, pulls: Tensor, load: Tensor, rate: float) -> None:
+    """Add pulls (S, R, D) to rows (S, R) of a table; `load` (S, R) is the total weight of the scores behind each pull.
+
+    One word at a time, a frequent word would move in many small steps, each from where the last one ended. All at once,
+    their sum could overshoot and diverge. So a row with a load above 1/rate moves by the weighted mean of its pulls.
+    """
+    distinct, place = torch.unique(rows.flatten(), return_inverse=True)
+    loads = load.new_zeros(len(distinct)).index_add_(0, place, load.flatten())
+    rates = rate / (rate * loads).clamp(min=1.0)
+    table.index_add_(0, rows.flatten(), pulls.flatten(0, 1) * rates[place, None])

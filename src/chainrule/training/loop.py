@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from chainrule.config import TrainConfig
-from chainrule.data.batching import Feed, Position
+from chainrule.data.batching import Chunk, Feed, Position
 from chainrule.errors import ConfigError, RunError, TrainingError
-from chainrule.interface.base import Trainable
+from chainrule.interface.base import SparseUpdates, Trainable
 from chainrule.metrics import VALIDATION, metric
 from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
 from chainrule.training.learner import Learner, Loss
@@ -326,6 +326,27 @@ class Trainer:
     def _outcome(self, reason: str) -> Outcome:
         at = self.at
         return Outcome(reason, at.step, at.tokens, at.seconds, at.best, at.best_step)
+
+
+class SparseTrainer(Trainer):
+    """Training of a model that applies its own updates, by plain gradient descent.
+
+    Budget, schedule, validation, records and checkpoints are those of every run.
+    """
+
+    def learn(self, batch: Chunk, rate_factor: float) -> Loss:
+        assert isinstance(self.model, SparseUpdates)
+        total = self.model.update(batch.ids, batch.noise, rate_factor * self.config.learning_rate)
+        return Loss(total, len(batch.ids))
+
+    def selection_score(self, nats: float, metrics: Record) -> float:
+        """Select the last weights: vectors keep improving when the loss on held-out text does not."""
+        return -float(self.at.step)
+
+
+def trainer_type(model: Trainable) -> type[Trainer]:
+    """Return the trainer for a type of model."""
+    return SparseTrainer if isinstance(model, SparseUpdates) else Trainer
 
 
 def _averaged(average: WeightAverage | None, model: Trainable) -> contextlib.AbstractContextManager[None]:
