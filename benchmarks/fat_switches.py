@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 import chainrule
-from chainrule.decoding import Search, Translated
+from chainrule.decoding import Search, TranslatedText
 from chainrule.evaluation.translation import corpus_scores
 from chainrule.runs import TranslationRun
 from turns import CLOCKS, medians, turns
@@ -77,7 +77,7 @@ def main() -> None:
 
 def translated(
     run: TranslationRun, texts: list[str], *, search: Search, batch: int, agree_with: TranslationRun | None
-) -> list[Translated]:
+) -> list[TranslatedText]:
     return [best for best, *_ in run.translate(texts, search, batch=batch, agree_with=agree_with)]
 
 

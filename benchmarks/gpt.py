@@ -4,7 +4,7 @@
 
 Both sides have the same weights, which travel through a Hugging Face folder, and must give the same logits before any
 clock runs. Training is forward, cross entropy and backward on rows of 256 tokens. Decoding writes 200 tokens from
-nothing but BOS, through `chainrule.decoding.generate` and through `GPT2LMHeadModel.generate`. Both are measured in
+nothing but BOS, through `chainrule.decoding.generation` and through `GPT2LMHeadModel.generate`. Both are measured in
 turns; a figure is a median, and a ratio is the median of the ratios of neighbouring turns, so that a busy moment of
 the machine, which touches neighbours alike, does not decide it.
 """
@@ -26,8 +26,8 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from chainrule.decoding.choose import GREEDY
-from chainrule.decoding.generate import generate
+from chainrule.decoding.generation import generate_tokens
+from chainrule.decoding.sampling import GREEDY
 from chainrule.interop.huggingface import read_gpt2
 from chainrule.models.gpt import GPT
 from chainrule.types import Batch, Sequences
@@ -100,7 +100,7 @@ def train(model: torch.nn.Module, logits: Callable[[Any, torch.Tensor], torch.Te
 
 
 def write_ours(model: GPT, rows: int, length: int) -> list[list[int]]:
-    written = generate(model, [[]] * rows, length=length, sampling=GREEDY, seeds=range(rows))
+    written = generate_tokens(model, [[]] * rows, length=length, sampling=GREEDY, seeds=range(rows))
     return [row.ids for row in written]
 
 

@@ -26,9 +26,9 @@ import torch
 
 import chainrule
 from chainrule.data.corpus import prepare
-from chainrule.decoding import GREEDY, Generation, Sampling, generate
+from chainrule.decoding import GREEDY, Generation, Sampling, generate_tokens
 from chainrule.decoding.drafts import Drafter
-from chainrule.decoding.speculative import Pace
+from chainrule.decoding.speculative import BlockSize
 
 BATCHES = (1, 16)
 PROMPT, WRITTEN = 64, 400
@@ -63,18 +63,18 @@ def write(
     given: Sequence[Sequence[int]],
     sampling: Sampling,
     drafter: Drafter | None = None,
-    pace: Pace | None = None,
+    block_size: BlockSize | None = None,
 ) -> tuple[float, list[Generation]]:
     """Seconds, and the texts."""
     start = time.perf_counter()
-    found = generate(
+    found = generate_tokens(
         run.autoregressive,
         given,
         length=WRITTEN,
         sampling=sampling,
         seeds=range(len(given)),
         draft=drafter,
-        pace=pace,
+        block_size=block_size,
     )
     return time.perf_counter() - start, found
 
@@ -84,14 +84,19 @@ def measure(run: chainrule.Run, draft: str, way: str, rows: int, repeats: int) -
     drafter = run.drafter(draft if draft in ("ngram", "self") else chainrule.load(draft, device="cpu"))
     turns = []
     for _ in range(repeats + 1):
-        pace = Pace()
-        (plain, expected), (drafted, found) = write(run, given, sampling), write(run, given, sampling, drafter, pace)
+        size = BlockSize()
+        (plain, expected), (drafted, found) = (
+            write(run, given, sampling),
+            write(run, given, sampling, drafter, size),
+        )
         assert [text.ids for text in found] == [text.ids for text in expected], "the texts differ"
         turns.append((plain, drafted))
     plain, drafted = (statistics.median(column) for column in zip(*turns[1:], strict=True))
     ratio = statistics.median(slow / fast for slow, fast in turns[1:])
     tokens = rows * WRITTEN
-    return Figure(run.path.name, Path(draft).name, way, rows, tokens / plain, tokens / drafted, ratio, pace.accuracy)
+    return Figure(
+        run.path.name, Path(draft).name, way, rows, tokens / plain, tokens / drafted, ratio, size.acceptance_rate
+    )
 
 
 def main() -> None:

@@ -71,4 +71,4 @@ def _targets(pairs: CleanPairs, folder: RunFolder, device: str, batch: int) -> I
     found = run.translate(pairs.source.documents(), SEARCH, batch=batch)
     for target, (best, *_) in zip(pairs.target.documents(), found, strict=True):
         written = sentence(best.text, Normalisation())
-        yield target if best.is_carried or not written else written
+        yield target if best.is_untranslated or not written else written

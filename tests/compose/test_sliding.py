@@ -8,7 +8,7 @@ import torch
 
 from chainrule.compose.sliding import Sliding
 from chainrule.data.corpus import Corpus
-from chainrule.decoding import Sampling, generate
+from chainrule.decoding import Sampling, generate_tokens
 from chainrule.evaluation.likelihood import protocol_for, score, token_scores
 from chainrule.models.gpt import GPT, GPTConfig
 from chainrule.testing.checks import float64
@@ -76,7 +76,7 @@ def test_generation_reads_what_generation_by_windows_reads() -> None:
     model = small_gpt(8)
     sampling = Sampling(temperature=1.0)
     texts = [
-        generate(one, [[1, 2], []], length=40, sampling=sampling, seeds=[3, 4], eos=None)
+        generate_tokens(one, [[1, 2], []], length=40, sampling=sampling, seeds=[3, 4], eos=None)
         for one in (model, Sliding.of(model))
     ]
     assert [one.ids for one in texts[0]] == [one.ids for one in texts[1]]

@@ -4,8 +4,8 @@ import math
 import pytest
 import torch
 
-from chainrule.decoding import GREEDY, beam_search, generate
-from chainrule.decoding.beam import likeliest
+from chainrule.decoding import GREEDY, beam_search, generate_tokens
+from chainrule.decoding.beam import top_choices
 from chainrule.errors import DecodingError
 from chainrule.types import Sequences
 
@@ -64,7 +64,7 @@ def test_an_exhaustive_beam_knows_the_stop_predicate_and_the_source(recurrent, p
 @pytest.mark.parametrize("eos", [None, 0])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
 def test_a_beam_of_width_one_is_greedy(model, eos, penalty):
-    greedy = generate(model, PROMPTS, length=20, sampling=GREEDY, seeds=[0] * 6, eos=eos)
+    greedy = generate_tokens(model, PROMPTS, length=20, sampling=GREEDY, seeds=[0] * 6, eos=eos)
     beam = beam_search(model, PROMPTS, width=1, length=20, eos=eos, length_penalty=penalty)
     assert_same([results[0] for results in beam], greedy)
 
@@ -98,7 +98,7 @@ def test_log_prob_is_that_of_the_recomputed_predictions_also_beyond_the_context(
 
 
 def test_a_wider_beam_that_sees_all_finds_no_less_likely_result_than_greedy(model):
-    greedy = generate(model, PROMPTS, length=3, sampling=GREEDY, seeds=[0] * 6)
+    greedy = generate_tokens(model, PROMPTS, length=3, sampling=GREEDY, seeds=[0] * 6)
     beam = beam_search(model, PROMPTS, width=125, length=3)
     assert all(results[0].log_prob >= single.log_prob - 1e-9 for results, single in zip(beam, greedy, strict=True))
 
@@ -165,9 +165,9 @@ def test_fewer_results_are_given_where_fewer_exist(make_unigram):
 
 def test_ties_go_to_the_lower_id():
     logits = torch.tensor([[-1.0, -3.0, -2.0, -2.0], [-2.0, -1.0, -2.0, -math.inf], [-2.0] * 4])
-    chosen = [[token for _, token in row] for row in likeliest(logits, 2)]
+    chosen = [[token for _, token in row] for row in top_choices(logits, 2)]
     assert chosen == [[0, 2], [1, 0], [0, 1]]
-    assert [len(row) for row in likeliest(logits, 100)] == [4, 3, 4]
+    assert [len(row) for row in top_choices(logits, 100)] == [4, 3, 4]
 
 
 def test_what_differs_in_the_last_digit_is_no_tie():
@@ -175,7 +175,7 @@ def test_what_differs_in_the_last_digit_is_no_tie():
     logits = torch.zeros(1, 8000)
     logits[0, 7] = 1e-3
     logits[0, 9] = torch.nextafter(logits[0, 7], torch.tensor(1.0))
-    (((_, first), (_, second)),) = likeliest(logits, 2)
+    (((_, first), (_, second)),) = top_choices(logits, 2)
     assert (first, second) == (9, 7)
 
 
@@ -203,5 +203,5 @@ def test_a_beam_cannot_give_more_results_than_it_is_wide(recurrent, width, num):
 
 def test_a_model_that_predicts_no_numbers_is_reported(recurrent):
     recurrent.head.bias.data.fill_(math.nan)
-    with pytest.raises(DecodingError, match="not a number"):
+    with pytest.raises(DecodingError, match="predicts NaN"):
         beam_search(recurrent, [[1]], width=2, length=3)

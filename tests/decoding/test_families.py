@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from chainrule.decoding import GREEDY, Sampling, beam_search, generate
+from chainrule.decoding import GREEDY, Sampling, beam_search, generate_tokens
 from chainrule.interface.conditional import Conditional
 from chainrule.testing.tiny import tiny_model, variants
 from chainrule.types import Sequences
@@ -37,15 +37,17 @@ def source_of(family):
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
 def test_a_batch_gives_what_each_prompt_gives_alone(family, source_of, sampling):
-    together = generate(family, PROMPTS, length=20, sampling=sampling, seeds=range(6), eos=0, source=source_of())
+    together = generate_tokens(family, PROMPTS, length=20, sampling=sampling, seeds=range(6), eos=0, source=source_of())
     for row, prompt in enumerate(PROMPTS):
-        (alone,) = generate(family, [prompt], length=20, sampling=sampling, seeds=[row], eos=0, source=source_of(row))
+        (alone,) = generate_tokens(
+            family, [prompt], length=20, sampling=sampling, seeds=[row], eos=0, source=source_of(row)
+        )
         assert (together[row].ids, together[row].finished) == (alone.ids, alone.finished)
         assert together[row].log_prob == pytest.approx(alone.log_prob)
 
 
 def test_a_beam_of_width_one_is_greedy(family, source_of):
-    greedy = generate(family, PROMPTS, length=12, sampling=GREEDY, seeds=range(6), eos=0, source=source_of())
+    greedy = generate_tokens(family, PROMPTS, length=12, sampling=GREEDY, seeds=range(6), eos=0, source=source_of())
     beams = beam_search(family, PROMPTS, width=1, length=12, eos=0, source=source_of())
     assert [beam[0].ids for beam in beams] == [single.ids for single in greedy]
 
@@ -58,7 +60,7 @@ def test_a_batched_beam_gives_what_each_prompt_gives_alone(family, source_of):
 
 
 def test_log_prob_is_that_of_the_recomputed_predictions(family, source_of, predict):
-    results = generate(family, PROMPTS, length=12, sampling=Sampling(), seeds=range(6), source=source_of())
+    results = generate_tokens(family, PROMPTS, length=12, sampling=Sampling(), seeds=range(6), source=source_of())
     for row, (prompt, result) in enumerate(zip(PROMPTS, results, strict=True)):
         history, total = list(prompt), 0.0
         for token in result.ids:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from chainrule.data.spans import Corruption
-from chainrule.decoding.filling import Limits, fill
+from chainrule.decoding.filling import FillSearch, fill
 from chainrule.errors import DecodingError
 from chainrule.models.bert import BERT, BERTConfig
 from chainrule.models.t5 import T5
@@ -26,7 +26,7 @@ def bert() -> BERT:
 
 
 def test_the_tokens_of_one_gap_are_those_of_the_model_and_sum_to_one(bert: BERT) -> None:
-    found = fill(bert, [[1, 2], [3]], Limits(beam=VOCABULARY), eos=0)
+    found = fill(bert, [[1, 2], [3]], FillSearch(beam=VOCABULARY), eos=0)
     hidden = torch.tensor([[False, False, True, False]])
     expected = bert.predict(Sequences.full(torch.tensor([[1, 2, 0, 3]])), hidden).log_softmax(-1)[0]
     assert {one.spans[0][0]: pytest.approx(one.log_prob) for one in found} == dict(enumerate(expected.tolist()))
@@ -36,7 +36,7 @@ def test_the_tokens_of_one_gap_are_those_of_the_model_and_sum_to_one(bert: BERT)
 
 @torch.no_grad()
 def test_gaps_are_filled_one_after_the_other_each_given_those_before(bert: BERT) -> None:
-    found = fill(bert, [[1], [2], []], Limits(beam=VOCABULARY**2), eos=0)
+    found = fill(bert, [[1], [2], []], FillSearch(beam=VOCABULARY**2), eos=0)
     assert len(found) == VOCABULARY**2
     best = found[0]
     both = torch.tensor([[False, True, False, True]])
@@ -50,7 +50,7 @@ def test_gaps_are_filled_one_after_the_other_each_given_those_before(bert: BERT)
 
 
 def test_a_suppressed_token_is_never_written(bert: BERT) -> None:
-    found = fill(bert, [[1], [2]], Limits(beam=VOCABULARY, suppress=(0, 3)), eos=0)
+    found = fill(bert, [[1], [2]], FillSearch(beam=VOCABULARY, suppress=(0, 3)), eos=0)
     assert {one.spans[0][0] for one in found} == {1, 2, 4}
 
 
@@ -74,7 +74,7 @@ def test_spans_are_searched_exhaustively_by_a_beam_that_is_wide_enough() -> None
     assert list(model.sentinels) == [3, 4]
     corruption = Corruption(sentinels=model.sentinels, eos=0)
     parts = [[1], [2, 2], [1]]
-    found = fill(model, parts, Limits(beam=200, longest=3), eos=0)
+    found = fill(model, parts, FillSearch(beam=200, longest=3), eos=0)
     short = [span for size in (0, 1, 2) for span in itertools.product(words, repeat=size)]
     expected = {both: spelt(model, corruption, parts, both) for both in itertools.product(short, repeat=2)}
     assert {one.spans: pytest.approx(one.log_prob) for one in found} == expected
@@ -82,10 +82,10 @@ def test_spans_are_searched_exhaustively_by_a_beam_that_is_wide_enough() -> None
 
 
 def test_a_text_without_a_gap_has_nothing_to_fill(bert: BERT) -> None:
-    with pytest.raises(DecodingError, match="has no gap; write <>"):
-        fill(bert, [[1, 2]], Limits(), eos=0)
+    with pytest.raises(DecodingError, match="has no gap; mark each with <>"):
+        fill(bert, [[1, 2]], FillSearch(), eos=0)
 
 
 def test_a_model_that_fills_nothing_says_so() -> None:
-    with pytest.raises(DecodingError, match="a GPT fills no gaps; give a run of bert or t5"):
-        fill(tiny_model("gpt"), [[1], [2]], Limits(), eos=0)
+    with pytest.raises(DecodingError, match="GPT cannot fill gaps; use a run of bert or t5"):
+        fill(tiny_model("gpt"), [[1], [2]], FillSearch(), eos=0)

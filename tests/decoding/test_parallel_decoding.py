@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chainrule.decoding import Search, Translator, translate, write
-from chainrule.decoding.parallel import effort_of
-from chainrule.decoding.translation import log_probs
+from chainrule.decoding import Search, Translator, decode_sources
+from chainrule.decoding.translation import decoding_budget, log_probs
 from chainrule.errors import DecodingError
 from chainrule.evaluation.translation import score_translations
 from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput
@@ -37,9 +36,9 @@ def model(request: pytest.FixtureRequest) -> ParallelModel:
 
 @pytest.mark.parametrize("batch", [1, 2, 6])
 def test_a_batch_of_sources_gives_what_each_gives_alone_and_in_their_order(model: ParallelModel, batch: int) -> None:
-    together = write(model, SOURCES, Search(), batch=batch)
+    together = decode_sources(model, SOURCES, Search(), batch=batch)
     for source, [found] in zip(SOURCES, together, strict=True):
-        [[alone]] = write(model, [source], Search())
+        [[alone]] = decode_sources(model, [source], Search())
         assert (found.ids, found.finished) == (alone.ids, alone.finished)
         assert (found.log_prob, found.score) == pytest.approx((alone.log_prob, alone.score))
     assert len({found.log_prob for [found] in together}) == len(SOURCES)
@@ -58,17 +57,17 @@ class Wordy(tiny_parallel("nonautoregressive").__class__):  # type: ignore[misc]
 
 def test_a_translation_ends_at_its_first_eos() -> None:
     model = Wordy(tiny_parallel("nonautoregressive").config)
-    found = write(model, [[1, 0], [2, 0], [3, 0]], Search())
+    found = decode_sources(model, [[1, 0], [2, 0], [3, 0]], Search())
     assert [(one.ids, one.finished) for [one] in found] == [([3, 1], "eos"), ([3, 1], "length"), ([], "eos")]
 
 
 def test_effort_is_what_was_asked_for_or_what_is_usual() -> None:
     masked, ctc = (tiny_parallel("nonautoregressive", variant) for variant in ("masked", "ctc"))
-    assert effort_of(masked, Search()) == masked.default_budget
-    assert effort_of(masked, Search(passes=10, length_candidates=2)) == DecodingBudget(10, 2)
-    assert effort_of(masked, Search(passes=1)) == DecodingBudget(1, masked.default_budget.lengths)
-    assert effort_of(ctc, Search(beam=3)) == DecodingBudget(beam=3)
-    assert effort_of(masked, Search(beam=3)).beam == 1
+    assert decoding_budget(masked, Search()) == masked.default_budget
+    assert decoding_budget(masked, Search(passes=10, length_candidates=2)) == DecodingBudget(10, 2)
+    assert decoding_budget(masked, Search(passes=1)) == DecodingBudget(1, masked.default_budget.lengths)
+    assert decoding_budget(ctc, Search(beam=3)) == DecodingBudget(beam=3)
+    assert decoding_budget(masked, Search(beam=3)).beam == 1
 
 
 def translator(model: object) -> Translator:
@@ -77,7 +76,7 @@ def translator(model: object) -> Translator:
 
 def test_a_parallel_model_translates_texts_like_any_other(model: ParallelModel) -> None:
     texts = ["a b c", "", "d", "a " * 50]
-    found = [one for [one] in translator(model).translate(texts, Search())]
+    found = [one for [one] in translator(model).translate_texts(texts, Search())]
     assert [one.finished for one in found[1::2]] == ["empty", "too long"]
     assert set(found[0].text.split()) <= {"x", "y", "z"}  # never <unk>
     assert found[0].log_prob < 0
@@ -85,8 +84,8 @@ def test_a_parallel_model_translates_texts_like_any_other(model: ParallelModel) 
 
 def test_passes_are_not_for_models_that_write_one_token_after_the_other() -> None:
     for search in (Search(passes=2), Search(length_candidates=2)):
-        with pytest.raises(DecodingError, match="writes one token after the other"):
-            translator(tiny_model("transformer")).translate(["a"], search)
+        with pytest.raises(DecodingError, match="this model is autoregressive"):
+            translator(tiny_model("transformer")).translate_texts(["a"], search)
 
 
 def test_pairs_are_as_likely_as_the_model_says(model: ParallelModel) -> None:
@@ -104,7 +103,7 @@ def test_translations_are_scored_against_references() -> None:
     pytest.importorskip("sacrebleu")
     writer = translator(random_model("nonautoregressive", "masked"))
     sources = ["a b c", "d", "b b"]
-    references = [one.text for [one] in writer.translate(sources, Search())]
+    references = [one.text for [one] in writer.translate_texts(sources, Search())]
     found = score_translations(writer, sources, references, Search())
     assert found.exact_match == 1.0
     assert found.nats_per_token > 0
@@ -114,7 +113,7 @@ def test_translations_are_scored_against_references() -> None:
 def test_the_same_sources_in_one_model_after_the_other() -> None:
     """The form of the results is that of beam search."""
     one, other = (
-        write(random_model("nonautoregressive", "ctc"), SOURCES[:2], Search()),
-        translate(tiny_model("transformer"), SOURCES[:2], Search(beam=2, slack=3, growth=1)),
+        decode_sources(random_model("nonautoregressive", "ctc"), SOURCES[:2], Search()),
+        decode_sources(tiny_model("transformer"), SOURCES[:2], Search(beam=2, slack=3, growth=1)),
     )
     assert [len(found) for found in one] == [len(found) for found in other] == [1, 1]

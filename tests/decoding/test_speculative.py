@@ -9,17 +9,17 @@ import torch
 from chainrule.data.corpus import Corpus
 from chainrule.decoding import (
     GREEDY,
-    EitherDrafter,
+    FallbackDrafter,
     LookupDrafter,
     ModelDrafter,
     Sampling,
-    generate,
+    generate_tokens,
     speculative,
-    stream,
+    stream_tokens,
 )
-from chainrule.decoding.drafts import Drafter, Text, counted_draft
-from chainrule.decoding.reading import Track
-from chainrule.decoding.speculative import Pace, Steady
+from chainrule.decoding.drafts import Drafter, Prefix, ngram_draft_model
+from chainrule.decoding.incremental import RewindableReader
+from chainrule.decoding.speculative import BlockSize, FixedBlockSize
 from chainrule.errors import DecodingError
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.testing.tiny import tiny_model
@@ -78,7 +78,7 @@ def drafter(request, model, make_unigram):
         return LookupDrafter(shortest=1)
     return {
         "itself": ModelDrafter(model),
-        "either": EitherDrafter(LookupDrafter(shortest=2), ModelDrafter(tiny_model("gpt", seed=1).double())),
+        "either": FallbackDrafter(LookupDrafter(shortest=2), ModelDrafter(tiny_model("gpt", seed=1).double())),
         "another": ModelDrafter(tiny_model("recurrent", "gru").double()),
         "nothing like it": ModelDrafter(make_unigram([0.2] * 5)),
     }[request.param]
@@ -88,16 +88,16 @@ def drafter(request, model, make_unigram):
 @pytest.mark.parametrize("width", [2, 5])
 def test_any_drafter_leaves_the_text_as_it_is(model, drafter, sampling, width):
     settings = {"length": 30, "sampling": sampling, "seeds": range(6), "eos": 0}
-    plain = generate(model, PROMPTS, **settings)
-    assert_same(generate(model, PROMPTS, draft=drafter, pace=Steady(width), **settings), plain)
+    plain = generate_tokens(model, PROMPTS, **settings)
+    assert_same(generate_tokens(model, PROMPTS, draft=drafter, block_size=FixedBlockSize(width), **settings), plain)
     if not sampling.greedy:
         assert len({len(text.ids) for text in plain}) > 1  # some rows reach EOS before the others
 
 
 def test_the_best_pace_leaves_the_text_as_it_is(model):
     settings = {"length": 60, "sampling": Sampling(), "seeds": range(6)}
-    plain = generate(model, PROMPTS, **settings)
-    assert_same(generate(model, PROMPTS, draft=model, **settings), plain)
+    plain = generate_tokens(model, PROMPTS, **settings)
+    assert_same(generate_tokens(model, PROMPTS, draft=model, **settings), plain)
 
 
 @pytest.mark.parametrize(("family", "draft"), [("gpt", "ngram"), ("ngram", "gpt"), ("recurrent", "self")])
@@ -107,8 +107,8 @@ def test_greedy_text_is_the_same_for_thousands_of_prompts(family, draft):
     for batch in prompts.split(250):
         rows = [row[: 1 + index % 6] for index, row in enumerate(batch.tolist())]
         settings = {"length": 12, "sampling": GREEDY, "seeds": [0] * len(rows)}
-        plain = generate(model, rows, **settings)
-        drafted = generate(model, rows, draft=drafter, pace=Steady(4), **settings)
+        plain = generate_tokens(model, rows, **settings)
+        drafted = generate_tokens(model, rows, draft=drafter, block_size=FixedBlockSize(4), **settings)
         assert [text.ids for text in drafted] == [text.ids for text in plain]
 
 
@@ -116,14 +116,14 @@ def test_sampled_sequences_are_as_frequent_as_the_model_says(make_bigram):
     target = [[0.7, 0.2, 0.1], [0.1, 0.5, 0.4], [0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]
     other = [[0.5, 0.3, 0.2], [0.2, 0.6, 0.2], [0.1, 0.1, 0.8], [0.4, 0.4, 0.2]]
     count = 6000
-    found = generate(
+    found = generate_tokens(
         make_bigram(target),
         [[]] * count,
         length=3,
         sampling=Sampling(),
         seeds=range(count),
         draft=ModelDrafter(make_bigram(other)),
-        pace=Steady(3),
+        block_size=FixedBlockSize(3),
     )
     texts = [tuple(text.ids) for text in found]
     statistic = 0.0
@@ -135,33 +135,37 @@ def test_sampled_sequences_are_as_frequent_as_the_model_says(make_bigram):
 
 def test_rows_advance_by_what_was_right_in_each(model):
     settings = {"length": 40, "sampling": Sampling(), "seeds": range(6)}
-    plain = generate(model, PROMPTS, **settings)
+    plain = generate_tokens(model, PROMPTS, **settings)
     texts = [[*prompt, *text.ids] for prompt, text in zip(PROMPTS, plain, strict=True)]
     oracle = Oracle(texts, honest=[0, 1, 2, 3, 4, 5])
-    assert_same(generate(model, PROMPTS, draft=oracle, pace=Steady(5), **settings), plain)
+    assert_same(generate_tokens(model, PROMPTS, draft=oracle, block_size=FixedBlockSize(5), **settings), plain)
 
 
 def test_right_guesses_save_readings_of_the_model(recurrent):
-    [plain] = generate(recurrent, [[1]], length=41, sampling=GREEDY, seeds=[0])
+    [plain] = generate_tokens(recurrent, [[1]], length=41, sampling=GREEDY, seeds=[0])
     counted = Counted(recurrent)
     oracle = Oracle([[1, *plain.ids]], honest=[9])
-    generate(recurrent, [[1]], length=41, sampling=GREEDY, seeds=[0], draft=oracle, pace=Steady(5))
+    generate_tokens(recurrent, [[1]], length=41, sampling=GREEDY, seeds=[0], draft=oracle, block_size=FixedBlockSize(5))
     assert counted.reads == 1 + 40 / 5  # the prompt gives the first token, and every block five more
 
 
 def test_a_step_tells_all_tokens_of_a_row_in_order(recurrent):
     settings = {"length": 21, "sampling": GREEDY, "seeds": [0]}
-    [plain] = generate(recurrent, [[1]], **settings)
-    steps = list(stream(recurrent, [[1]], draft=Oracle([[1, *plain.ids]], [9]), pace=Steady(5), **settings))
+    [plain] = generate_tokens(recurrent, [[1]], **settings)
+    steps = list(
+        stream_tokens(recurrent, [[1]], draft=Oracle([[1, *plain.ids]], [9]), block_size=FixedBlockSize(5), **settings)
+    )
     assert [len(tokens) for tokens in steps] == [1, 5, 5, 5, 5]
     assert [token.id for tokens in steps for token in tokens] == plain.ids
     assert [token.finished for tokens in steps for token in tokens] == [None] * 20 + ["length"]
 
 
 def test_a_row_that_is_stopped_within_a_block_tells_nothing_after_it(recurrent):
-    [free] = generate(recurrent, [[1]], length=20, sampling=Sampling(), seeds=[0])
+    [free] = generate_tokens(recurrent, [[1]], length=20, sampling=Sampling(), seeds=[0])
     stop_after = {"length": 20, "sampling": Sampling(), "seeds": [0], "stop": lambda ids: len(ids) == 8}
-    [stopped] = generate(recurrent, [[1]], draft=Oracle([[1, *free.ids]], [9]), pace=Steady(5), **stop_after)
+    [stopped] = generate_tokens(
+        recurrent, [[1]], draft=Oracle([[1, *free.ids]], [9]), block_size=FixedBlockSize(5), **stop_after
+    )
     assert (stopped.ids, stopped.finished) == (free.ids[:8], "stop")
 
 
@@ -169,7 +173,9 @@ def test_guesses_count_as_seen_for_the_choices_after_them(make_unigram):
     model = make_unigram([0.3, 0.25, 0.2, 0.15, 0.1])
     sampling = Sampling(greedy=True, repetition_penalty=9.0)
     draft = Oracle([[0, 1, 2, 3, 4]], honest=[9])
-    [found] = generate(model, [[]], length=5, sampling=sampling, seeds=[0], draft=draft, pace=Steady(5))
+    [found] = generate_tokens(
+        model, [[]], length=5, sampling=sampling, seeds=[0], draft=draft, block_size=FixedBlockSize(5)
+    )
     assert found.ids == [0, 1, 2, 3, 4]
 
 
@@ -177,29 +183,29 @@ def test_guesses_count_as_seen_for_the_choices_after_them(make_unigram):
 def test_blocks_end_where_the_window_of_the_model_moves(make_bounded, context):
     model = make_bounded(context)
     settings = {"length": 4 * context + 3, "sampling": Sampling(), "seeds": range(6)}
-    plain = generate(model, PROMPTS, **settings)
+    plain = generate_tokens(model, PROMPTS, **settings)
     for draft in (make_bounded(4), LookupDrafter(shortest=1)):  # the first has a window of its own
-        assert_same(generate(model, PROMPTS, draft=draft, pace=Steady(4), **settings), plain)
+        assert_same(generate_tokens(model, PROMPTS, draft=draft, block_size=FixedBlockSize(4), **settings), plain)
 
 
 def test_a_model_with_a_source_is_drafted_for_with_and_without_it():
     model, source = tiny_model("transformer").double(), Sequences.pack([[1, 2, 3], [4], [5, 0]])
     settings = {"length": 9, "sampling": Sampling(), "seeds": range(3), "source": source}
-    plain = generate(model, [[]] * 3, **settings)
+    plain = generate_tokens(model, [[]] * 3, **settings)
     for draft in (tiny_model("seq2seq", seed=1), tiny_model("ngram")):
-        assert_same(generate(model, [[]] * 3, draft=draft, pace=Steady(4), **settings), plain)
+        assert_same(generate_tokens(model, [[]] * 3, draft=draft, block_size=FixedBlockSize(4), **settings), plain)
 
 
 def test_a_draft_of_another_vocabulary_is_refused(recurrent):
     with pytest.raises(DecodingError, match=r"vocabulary of 7 tokens and the model one of 5.*same tokenizer"):
-        stream(
+        stream_tokens(
             recurrent, [[1]], length=3, sampling=GREEDY, seeds=[0], draft=tiny_model("recurrent", "gru", vocabulary=7)
         )
 
 
 def test_a_draft_that_needs_a_source_is_refused_where_there_is_none(recurrent):
-    with pytest.raises(DecodingError, match="draft translates"):
-        stream(recurrent, [[1]], length=3, sampling=GREEDY, seeds=[0], draft=tiny_model("seq2seq"))
+    with pytest.raises(DecodingError, match="draft model needs a source"):
+        stream_tokens(recurrent, [[1]], length=3, sampling=GREEDY, seeds=[0], draft=tiny_model("seq2seq"))
 
 
 # Taking back
@@ -211,13 +217,13 @@ def test_a_draft_that_needs_a_source_is_refused_where_there_is_none(recurrent):
 def test_what_was_taken_back_leaves_no_trace(family, counts):
     model = tiny_model(family).double()
     tokens = torch.randint(5, (3, 7), generator=torch.Generator().manual_seed(0))
-    track = Track(model, model.extend(tokens[:, :3], model.start(batch_size=3).state).state)
-    track.mark()
-    track.read(tokens[:, 3:5])
-    track.read(tokens[:, 5:])
-    track.take_back(counts)
+    reader = RewindableReader(model, model.extend(tokens[:, :3], model.start(batch_size=3).state).state)
+    reader.mark()
+    reader.read(tokens[:, 3:5])
+    reader.read(tokens[:, 5:])
+    reader.rewind(counts)
     following = torch.tensor([[1, 4], [2, 0], [3, 3]])
-    found = track.read(following)
+    found = reader.read(following)
     for row, count in enumerate(counts):
         kept = torch.cat([tokens[row, : 7 - count], following[row]])[None]
         expected: Step = model.extend(kept, model.start().state)
@@ -242,7 +248,7 @@ def test_an_ngram_guesses_what_it_would_write_greedily(order):
     model.observe(Sequences.full(torch.randint(5, (1, 300), generator=torch.Generator().manual_seed(order))))
     model.estimate()
     texts = [[], [3], [1, 2, 3, 4, 0, 1], *torch.randint(5, (50, 9)).tolist()]
-    written = generate(model, texts, length=8, sampling=GREEDY, seeds=[0] * len(texts))
+    written = generate_tokens(model, texts, length=8, sampling=GREEDY, seeds=[0] * len(texts))
     assert [model.greedy_draft(text, 8) for text in texts] == [text.ids for text in written]
 
 
@@ -268,63 +274,63 @@ def test_an_ngram_that_has_counted_more_guesses_anew():
 def test_the_text_proposes_what_followed_its_longest_known_end(text, proposal):
     drafter = LookupDrafter(shortest=1)
     drafter.begin(None)
-    drafter.propose([Text(0, text[:2])], 4, nothing)  # it reads on from there
-    assert drafter.propose([Text(0, text)], 4, nothing) == [proposal]
+    drafter.propose([Prefix(0, text[:2])], 4, nothing)  # it reads on from there
+    assert drafter.propose([Prefix(0, text)], 4, nothing) == [proposal]
 
 
 def test_short_ends_are_not_looked_for():
     drafter = LookupDrafter(shortest=3)
     drafter.begin(None)
-    assert drafter.propose([Text(0, [1, 2, 9, 1, 2])], 4, nothing) == [[]]
-    assert drafter.propose([Text(1, [1, 2, 3, 9, 1, 2, 3])], 2, nothing) == [[9, 1]]
+    assert drafter.propose([Prefix(0, [1, 2, 9, 1, 2])], 4, nothing) == [[]]
+    assert drafter.propose([Prefix(1, [1, 2, 3, 9, 1, 2, 3])], 2, nothing) == [[9, 1]]
 
 
 def test_the_second_drafter_is_asked_where_the_first_says_nothing():
     model = NGram(NGramConfig(vocabulary=5, order=2))
     model.observe(Sequences.full(torch.tensor([[1, 2, 3, 4, 0] * 9])))
     model.estimate()
-    drafter = EitherDrafter(LookupDrafter(shortest=2), ModelDrafter(model))
+    drafter = FallbackDrafter(LookupDrafter(shortest=2), ModelDrafter(model))
     drafter.begin(None)
-    assert drafter.propose([Text(0, [1, 0, 4, 1, 0]), Text(1, [1, 2])], 2, nothing) == [[4, 1], [3, 4]]
+    assert drafter.propose([Prefix(0, [1, 0, 4, 1, 0]), Prefix(1, [1, 2])], 2, nothing) == [[4, 1], [3, 4]]
 
 
 def test_a_counted_draft_is_found_again_in_the_cache(tmp_path, monkeypatch):
     corpus = Corpus.of_tokens([1, 2, 3, 1, 2, 4] * 20, vocabulary=5)
-    first = counted_draft(corpus, 5, cache=tmp_path)
-    turned = counted_draft(corpus, 5, backwards=True, cache=tmp_path)
+    first = ngram_draft_model(corpus, 5, cache=tmp_path)
+    turned = ngram_draft_model(corpus, 5, right_to_left=True, cache=tmp_path)
     monkeypatch.setattr(counting, "count", None)
-    again = counted_draft(corpus, 5, cache=tmp_path)
+    again = ngram_draft_model(corpus, 5, cache=tmp_path)
     assert all(torch.equal(one, other) for one, other in zip(first.buffers(), again.buffers(), strict=True))
-    texts = [generate(model, [[1]], length=3, sampling=GREEDY, seeds=[0])[0].ids for model in (again, turned)]
+    texts = [generate_tokens(model, [[1]], length=3, sampling=GREEDY, seeds=[0])[0].ids for model in (again, turned)]
     assert texts[0][0] == 2
     assert texts[1][0] in (3, 4)
 
 
 def test_a_damaged_entry_of_the_cache_is_counted_anew(tmp_path):
     corpus = Corpus.of_tokens([1, 2, 3, 1, 2, 4] * 20, vocabulary=5)
-    counted_draft(corpus, 5, cache=tmp_path)
+    ngram_draft_model(corpus, 5, cache=tmp_path)
     [file] = tmp_path.glob("*/model.safetensors")
     file.write_bytes(file.read_bytes()[:50])
-    [text] = generate(counted_draft(corpus, 5, cache=tmp_path), [[1]], length=1, sampling=GREEDY, seeds=[0])
+    [text] = generate_tokens(ngram_draft_model(corpus, 5, cache=tmp_path), [[1]], length=1, sampling=GREEDY, seeds=[0])
     assert text.ids == [2]
 
 
-# The pace
+# The block_size
 
 
-def run(pace, blocks, accuracy, cost, guess=0.0):
-    """Let a pace choose, and tell it what came of it; the widths that it chose."""
+def run(block_size, blocks, accuracy, cost, drafting=0.0):
+    """Let a block_size choose, and tell it what came of it; the widths that it chose."""
     chosen = []
     random = torch.Generator().manual_seed(0)
     for _ in range(blocks):
-        width = pace.width()
+        width = block_size.next()
         chosen.append(width)
         if width > 1:
             hits = torch.rand(width - 1, generator=random) < accuracy
             right = int(hits.long().cumprod(0).sum())
-            pace.saw_guesses(width - 1, guess * (width - 1))
-            pace.saw_choices([width - 1], [right])
-        pace.saw_block(width, cost(width))
+            block_size.record_drafting(width - 1, drafting * (width - 1))
+            block_size.record_acceptance([width - 1], [right])
+        block_size.record_block(width, cost(width))
     return chosen
 
 
@@ -332,44 +338,44 @@ def test_good_guesses_are_made_far_ahead_and_fair_ones_less_far():
     def cost(width):
         return 1.0 if width == 1 else 1.5 + 0.1 * width
 
-    widths = [max(set(found := run(Pace(), 200, a, cost)[50:]), key=found.count) for a in (0.98, 0.7)]
+    widths = [max(set(found := run(BlockSize(), 200, a, cost)[50:]), key=found.count) for a in (0.98, 0.7)]
     assert widths[0] == 16
     assert widths[1] in (4, 8)
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "cost", "guess"),
+    ("accuracy", "cost", "drafting"),
     [(0.05, lambda width: 1 + 0.1 * width, 0.0), (0.95, lambda width: width, 0.1), (0.8, lambda width: 1.0, 2.0)],
     ids=["bad guesses", "a block costs what its tokens cost", "dear guesses"],
 )
-def test_drafting_rests_where_it_does_not_pay_and_is_given_another_chance(accuracy, cost, guess):
-    pace = Pace()
-    chosen = run(pace, 600, accuracy, cost, guess)
+def test_drafting_rests_where_it_does_not_pay_and_is_given_another_chance(accuracy, cost, drafting):
+    block_size = BlockSize()
+    chosen = run(block_size, 600, accuracy, cost, drafting)
     assert chosen.count(1) > 560
     assert any(width > 1 for width in chosen[100:])
-    again = run(pace, 600, 0.99, lambda width: 1.0)
+    again = run(block_size, 600, 0.99, lambda width: 1.0)
     assert again[-100:].count(16) > 90  # the text has changed, and guessing pays
 
 
 def test_what_trying_costs_is_little_where_a_block_costs_what_its_tokens_cost():
     """As in a large batch, which has the processor's full attention without guesses."""
     spent, written = 0, 0
-    for width in run(Pace(), 200, 0.4, lambda width: width):
+    for width in run(BlockSize(), 200, 0.4, lambda width: width):
         spent += width
         written += 1 + (width > 1)  # one guess is right in the blocks that have some, or nearly
     assert spent < 1.1 * written
 
 
 def test_one_slow_measurement_does_not_decide():
-    pace = Pace()
+    block_size = BlockSize()
     slow = itertools.count()
-    chosen = run(pace, 300, 0.98, lambda width: 50.0 if width == 16 and next(slow) == 0 else 1.0)
+    chosen = run(block_size, 300, 0.98, lambda width: 50.0 if width == 16 and next(slow) == 0 else 1.0)
     assert chosen[-50:].count(16) > 40
 
 
 def test_where_guesses_do_not_pay_hardly_any_are_made(recurrent, monkeypatch):
     """Through the decoder: the drafter is always wrong, and a block takes the time of its tokens."""
-    [plain] = generate(recurrent, [[1]], length=300, sampling=GREEDY, seeds=[0])
+    [plain] = generate_tokens(recurrent, [[1]], length=300, sampling=GREEDY, seeds=[0])
     tokens_read, extend = 0, recurrent.extend
 
     def ticking(tokens, state):
@@ -380,6 +386,6 @@ def test_where_guesses_do_not_pay_hardly_any_are_made(recurrent, monkeypatch):
     recurrent.extend = ticking
     monkeypatch.setattr(speculative, "time", SimpleNamespace(perf_counter=lambda: float(tokens_read)))
     liar = Oracle([[1, *plain.ids]], honest=[0])
-    assert_same(generate(recurrent, [[1]], length=300, sampling=GREEDY, seeds=[0], draft=liar), [plain])
+    assert_same(generate_tokens(recurrent, [[1]], length=300, sampling=GREEDY, seeds=[0], draft=liar), [plain])
     assert 0 < liar.calls < 15
     assert tokens_read < 400

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.decoding.translation import Search, translate
+from chainrule.decoding.translation import Search, decode_sources
 from chainrule.errors import ConfigError, DataError
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.models.fat import FAT, FATConfig
@@ -281,9 +281,9 @@ def test_a_shortlisted_model_has_every_property_of_a_model() -> None:
 
 def test_a_search_keeps_to_the_lists_if_told() -> None:
     model, sources = listing_model(), [[1, 4, 0], [2, 0], [4, 2, 3, 0]]
-    found = translate(model, sources, Search(beam=3, shortlist=True))
-    assert found == translate(model.shortlisted(), sources, Search(beam=3))
-    assert found != translate(model, sources, Search(beam=3))
+    found = decode_sources(model, sources, Search(beam=3, shortlist=True))
+    assert found == decode_sources(model.shortlisted(), sources, Search(beam=3))
+    assert found != decode_sources(model, sources, Search(beam=3))
     said = [{word for one in results for word in one.ids} for results in found]
     assert all(words <= {0, 1, 2, *more} for words, more in zip(said, ([3, 4, 5], [], [5]), strict=True))
 

@@ -199,11 +199,11 @@ def _score_translations(
 
 def _how(run: TranslationRun, search: Search) -> str:
     """How the translations were looked for, in a few words."""
-    from chainrule.decoding.parallel import effort_of
+    from chainrule.decoding.translation import decoding_budget
     from chainrule.interface.conditional import ParallelModel
 
     if isinstance(run.model, ParallelModel):
-        budget = effort_of(run.model, search)
+        budget = decoding_budget(run.model, search)
         return f"in parallel: passes {budget.passes}, lengths {budget.lengths}"
     return f"beam {search.beam}, length penalty {search.length_penalty:g}"
 

@@ -17,7 +17,7 @@ import typer
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_translator
 
 if TYPE_CHECKING:
-    from chainrule.decoding import Search, Translated
+    from chainrule.decoding import Search, TranslatedText
 
 WINDOW = 16  # batches whose lines are held at once, to put lines of similar length together
 
@@ -125,8 +125,8 @@ class Lines:
         self.total = size(file)
         self.waiting: deque[int] = deque()  # bytes of the lines that were read and are not translated
 
-    def __iter__(self) -> Iterator[str | Translated]:
-        from chainrule.decoding import Translated
+    def __iter__(self) -> Iterator[str | TranslatedText]:
+        from chainrule.decoding import TranslatedText
 
         for number, line in enumerate(self.file):
             self.waiting.append(len(line))
@@ -136,9 +136,9 @@ class Lines:
             try:
                 yield line.decode("utf-8")
             except UnicodeDecodeError:
-                yield Translated.carried(line.decode("utf-8", "replace"), "not text")
+                yield TranslatedText.untranslated(line.decode("utf-8", "replace"), "not text")
 
-    def watched(self, results: Iterable[list[Translated]]) -> Iterator[list[Translated]]:
+    def watched(self, results: Iterable[list[TranslatedText]]) -> Iterator[list[TranslatedText]]:
         """The results, one for each line, with a progress bar on stderr that leaves no trace."""
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -160,7 +160,7 @@ def size(file: BinaryIO) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def shown(number: int, found: list[Translated], search: Search, *, as_json: bool) -> str:
+def shown(number: int, found: list[TranslatedText], search: Search, *, as_json: bool) -> str:
     """The translations of a line as they are printed: never more or fewer lines than there should be."""
     if as_json:
         return json_module.dumps({"line": number, "translations": [one._asdict() for one in found]}, ensure_ascii=False)
@@ -172,11 +172,11 @@ def shown(number: int, found: list[Translated], search: Search, *, as_json: bool
 
 def summary(counts: Counter[str], seconds: float) -> str:
     """What became of the lines."""
-    from chainrule.decoding.sentences import CARRIED
+    from chainrule.decoding.translator import UNTRANSLATED
 
     total = counts.total()
-    parts = [f"{total - sum(counts[reason] for reason in CARRIED):,} of {total:,} lines translated"]
-    parts += [f"{counts[reason]:,} {reason}, passed on" for reason in CARRIED if counts[reason]]
+    parts = [f"{total - sum(counts[reason] for reason in UNTRANSLATED):,} of {total:,} lines translated"]
+    parts += [f"{counts[reason]:,} {reason}, passed on" for reason in UNTRANSLATED if counts[reason]]
     if counts["length"]:
         parts.append(f"{counts['length']:,} cut at the limit on their length")
     return "; ".join(parts) + f" ({seconds:,.1f} s, {total / max(seconds, 1e-9):,.1f} lines/s)"

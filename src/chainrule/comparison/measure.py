@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from chainrule.decoding import Sampling, stream
+from chainrule.decoding import Sampling, stream_tokens
 from chainrule.interface.base import AutoregressiveModel
 
 WARM_UP = 8  # tokens written before the clock starts
@@ -28,7 +28,7 @@ def decoding_speed(
 def _speed(model: AutoregressiveModel, prompt: Sequence[int], length: int, seconds: float) -> float:
     written, began = 0, 0.0
     warm_up = min(WARM_UP, length // 2)
-    for _ in stream(model, [prompt], length=length, sampling=Sampling(), seeds=[0]):
+    for _ in stream_tokens(model, [prompt], length=length, sampling=Sampling(), seeds=[0]):
         written += 1
         now = time.perf_counter()
         if written == warm_up:

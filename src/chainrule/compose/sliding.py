@@ -1,4 +1,4 @@
-"""A model with a limited context, made to read texts of any length.
+"""A model with a limited context, made to read texts of any length by sliding windows.
 
 Shape letters: B rows, K tokens in a chunk, C context, O overlap, W windows.
 """
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from chainrule.compose.composite import build_part, part_settings
 from chainrule.config import ModelConfig
+from chainrule.data.windows import SlidingWindow
 from chainrule.errors import ConfigError
 from chainrule.interface.base import AutoregressiveModel, readable
 from chainrule.interface.capabilities import Composite
@@ -22,27 +22,28 @@ from chainrule.types import Batch, Sequences, State, Step, merge, select
 
 
 class SlidingConfig(ModelConfig):
-    model: dict[str, Any] = Field(description="the model that slides: its family and that family's settings")
-    overlap: int | None = Field(None, ge=0, description="tokens read again when the context is full; none: half of it")
+    model: dict[str, Any] = Field(description="the windowed model: its family and that family's settings")
+    overlap: int | None = Field(
+        None, ge=0, description="tokens shared by consecutive windows; none: half of the context"
+    )
 
 
 class SlidingState(NamedTuple):
     inner: State
-    tail: Tensor  # (B, O) the last tokens read; what stands before the start of a text is never looked at
-    positions: Tensor  # (B,) tokens read so far
+    tail: Tensor  # (B, O) the last tokens read; values before the start of a text are not used
+    positions: Tensor  # (B,) number of tokens read so far
 
 
 class Sliding(AutoregressiveModel, Composite):
-    """A model with a limited context that reads on: when the context is full, the last half of it is read again.
+    """A model with a limited context in a sliding window: when the window is full, its last O tokens are read again.
 
-    With context C, overlap O and stride S = C − O, after n tokens the model within has read from BOS the last
+    With context C, overlap O and stride S = C − O, after n tokens the inner model has read the last
 
         m(n) = n   if n < C,   else   O + (n − C) mod S
 
-    of them. What a prediction sees depends on its position alone, so this is one autoregressive distribution, without
-    a limit to its length. It is the one that scoring by windows of C tokens moved by S measures: the first window
-    predicts C tokens, each later one S, from at least O tokens of history. (Only the very last window of a scored
-    text may there reach further back, since it is known where the text ends.)
+    of them from BOS (see `data.windows`). The history of a prediction depends only on its position, so this is one
+    autoregressive distribution over texts of any length. It is the distribution that scoring by windows of C tokens
+    with stride S measures, except that the last window of a scored text may begin earlier, since the end is known.
     """
 
     Config = SlidingConfig
@@ -58,16 +59,21 @@ class Sliding(AutoregressiveModel, Composite):
         self.model = model or build_part(config.model, config.vocabulary, where="model.model")
         limit = self.model.context
         if limit is None:
-            raise ConfigError(f"a {config.model['family']} reads texts of any length; it need not slide")
-        self.limit = limit
-        self.stride = max(1, limit // 2) if config.overlap is None else limit - config.overlap
-        if self.stride < 1:
-            raise ConfigError(f"overlap {config.overlap} fills the context of {limit}; lower it to {limit // 2}")
-        self.overlap = limit - self.stride
+            raise ConfigError(
+                f"{config.model['family']!r} has an unlimited context, so it needs no sliding window; use it as it is"
+            )
+        if config.overlap is None:
+            self.window = SlidingWindow.half_overlapping(limit)
+        elif config.overlap < limit:
+            self.window = SlidingWindow(limit, limit - config.overlap)
+        else:
+            raise ConfigError(
+                f"overlap {config.overlap} must be less than the context of {limit}; lower it to {limit // 2}"
+            )
 
     @classmethod
     def of(cls, model: AutoregressiveModel, *, overlap: int | None = None) -> Self:
-        """A sliding form of a model that is there already."""
+        """Put an existing model, which is held and not copied, behind a sliding window."""
         settings = part_settings(model)
         return cls(SlidingConfig(vocabulary=model.vocabulary, model=settings, overlap=overlap), model)
 
@@ -78,78 +84,70 @@ class Sliding(AutoregressiveModel, Composite):
     def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
         rows = batch_size if source is None else source.ids.shape[0]
         logits, inner = self.model.start(batch_size=rows)
-        tail = torch.zeros(rows, self.overlap, dtype=torch.int64, device=self.device)
+        tail = torch.zeros(rows, self.window.overlap, dtype=torch.int64, device=self.device)
         return Step(logits, SlidingState(inner, tail, tail.new_zeros(rows)))
 
     def extend(self, tokens: Tensor, state: State) -> Step:
         inner, tail, positions = cast(SlidingState, state)
-        filled = self._filled(positions)
-        fullest, emptiest = int(filled.max()), int(filled.min())
-        if fullest + tokens.shape[1] < self.limit:  # no row slides
+        visible = [self.window.visible(length) for length in positions.tolist()]
+        if max(visible) + tokens.shape[1] < self.window.context:  # no window moves
             logits, inner = self.model.extend(tokens, inner)
-            return Step(logits, SlidingState(inner, self._after(tail, tokens), positions + tokens.shape[1]))
-        if fullest == emptiest:
-            return self._extend_together(tokens, cast(SlidingState, state), fullest)
-        return self._extend_by_groups(tokens, cast(SlidingState, state), filled)
+            return Step(logits, SlidingState(inner, self._last(tail, tokens), positions + tokens.shape[1]))
+        if len(set(visible)) == 1:
+            return self._extend_together(tokens, cast(SlidingState, state), visible[0])
+        return self._extend_by_groups(tokens, cast(SlidingState, state), visible)
 
     def logits(self, batch: Batch) -> Tensor:
         ids = readable(batch.target)
-        first = Batch(Sequences.full(ids[:, : self.limit]))
-        if ids.shape[1] <= self.limit:
+        first = Batch(Sequences.full(ids[:, : self.window.context]))
+        if ids.shape[1] <= self.window.context:
             return self.model.logits(first)
-        return torch.cat([self.model.logits(first), self._windows(ids[:, self.stride :])], dim=1)
+        return torch.cat([self.model.logits(first), self._windows(ids[:, self.window.stride :])], dim=1)
 
-    def _filled(self, positions: Tensor) -> Tensor:
-        """m(n) above: how many tokens the inner state has read."""
-        return positions.where(positions < self.limit, self.overlap + (positions - self.limit) % self.stride)
-
-    def _after(self, tail: Tensor, tokens: Tensor) -> Tensor:
-        """The last tokens, now that these have been read."""
+    def _last(self, tail: Tensor, tokens: Tensor) -> Tensor:
+        """The last O tokens after reading these."""
         return torch.cat([tail, tokens], dim=1)[:, tokens.shape[1] :]
 
     def _windows(self, ids: Tensor) -> Tensor:
-        """Predict ids[:, O:], (B, O + K), by windows that each read from BOS; all windows of all rows are one batch."""
+        """Predict ids[:, O:], (B, O + K), by windows that each start at BOS; all windows of all rows are one batch."""
         rows, width = ids.shape
-        count = -(-(width - self.overlap) // self.stride)
-        padded = F.pad(ids, (0, self.overlap + count * self.stride - width))
-        windows = padded.unfold(1, self.limit, self.stride)  # (B, W, C)
-        batch = Batch(Sequences.full(windows.reshape(rows * count, self.limit)))
-        mask = torch.arange(self.limit, device=ids.device) >= self.overlap
+        windows = self.window.unfold(ids)  # (B, W, C)
+        count, context, overlap = windows.shape[1], self.window.context, self.window.overlap
+        batch = Batch(Sequences.full(windows.reshape(rows * count, context)))
+        mask = torch.arange(context, device=ids.device) >= overlap
         logits = self.model.logits_at(batch, mask.expand(rows * count, -1))
-        return logits.reshape(rows, count * self.stride, -1)[:, : width - self.overlap]
+        return logits.reshape(rows, count * self.window.stride, -1)[:, : width - overlap]
 
-    def _extend_together(self, tokens: Tensor, state: SlidingState, filled: int) -> Step:
-        """Rows that slide at the same places: the window that is open, those that open and fill, the one left open."""
+    def _extend_together(self, tokens: Tensor, state: SlidingState, visible: int) -> Step:
+        """Rows whose windows move at the same positions: the current, the full and the last, unfilled ones."""
         inner, tail, positions = state
         found: list[Tensor] = []
         text = torch.cat([tail, tokens], dim=1)  # (B, O + K)
-        rest = tokens.shape[1] - (self.limit - 1 - filled)  # tokens after those that the open window has room for
+        rest = tokens.shape[1] - (self.window.context - 1 - visible)  # tokens that do not fit into the current window
         if rest < tokens.shape[1]:
             found.append(self.model.extend(tokens[:, : tokens.shape[1] - rest], inner).logits)
-        # A window opens at the first of the rest, and at every S-th from there: it predicts what comes after O tokens.
-        opened = text.shape[1] - rest + 1 - self.overlap  # where in `text` the first of them begins
-        full = (rest - 1) // self.stride
+        # A window begins with the first of them, and with every S-th from there: it predicts after its first O tokens.
+        opened = text.shape[1] - rest + 1 - self.window.overlap  # where the first of these windows begins in `text`
+        full = (rest - 1) // self.window.stride
         if full:
-            last = opened + full * self.stride
-            found.append(self._windows(text[:, opened : last + self.overlap]))
+            last = opened + full * self.window.stride
+            found.append(self._windows(text[:, opened : last + self.window.overlap]))
             opened = last
         logits, inner = self.model.start(batch_size=len(tokens))
         if opened < text.shape[1]:
             again = text[:, opened:]
             read = self.model.extend(again, inner)
             logits, inner = torch.cat([logits, read.logits], dim=1), read.state
-        found.append(logits[:, self.overlap :])
-        return Step(
-            torch.cat(found, dim=1), SlidingState(inner, self._after(tail, tokens), positions + tokens.shape[1])
-        )
+        found.append(logits[:, self.window.overlap :])
+        return Step(torch.cat(found, dim=1), SlidingState(inner, self._last(tail, tokens), positions + tokens.shape[1]))
 
-    def _extend_by_groups(self, tokens: Tensor, state: SlidingState, filled: Tensor) -> Step:
-        """Rows that slide at different places, those of one place together."""
+    def _extend_by_groups(self, tokens: Tensor, state: SlidingState, visible: Sequence[int]) -> Step:
+        """Rows whose windows move at different positions, grouped by position."""
         steps, order = [], []
-        for level in sorted(set(filled.tolist())):
-            rows = (filled == level).nonzero()[:, 0]
+        for level in sorted(set(visible)):
+            rows = torch.tensor([row for row, one in enumerate(visible) if one == level], device=tokens.device)
             steps.append(self.extend(tokens[rows], select(state, rows)))
             order.append(rows)
-        places = torch.cat(order).argsort()
-        logits = torch.cat([step.logits for step in steps])[places]
-        return Step(logits, select(merge([step.state for step in steps]), places))
+        indices = torch.cat(order).argsort()
+        logits = torch.cat([step.logits for step in steps])[indices]
+        return Step(logits, select(merge([step.state for step in steps]), indices))

@@ -22,6 +22,7 @@ from chainrule.data.compression import open_bytes
 from chainrule.data.examples import paired, split_examples
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.text import find_files
+from chainrule.data.windows import SlidingWindow
 from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer, train_tokenizer
 
@@ -146,7 +147,7 @@ class Cutter:
     """Cuts texts into tokens that know their place, and contexts into passages."""
 
     def __init__(self, tokenizer: Tokenizer, *, length: int, stride: int) -> None:
-        self.tokenizer, self.length, self.stride = tokenizer, length, stride
+        self.tokenizer, self.length, self.windows = tokenizer, length, SlidingWindow(length, stride)
         self._known: dict[str, list[int]] = {}  # the tokens of each word
         self._passages: dict[str, list[Passage]] = {}
 
@@ -168,9 +169,8 @@ class Cutter:
             if len(self._passages) == CONTEXTS_HELD:  # of a stream of them, which may not end
                 self._passages.clear()
             tokens = self.tokens(context)
-            last = max(0, len(tokens) - self.length)
-            starts = [*range(0, last, self.stride), last]
-            self._passages[context] = [Passage(context, tuple(tokens[at : at + self.length])) for at in starts]
+            windows = self.windows.cut(0, max(1, len(tokens)))
+            self._passages[context] = [Passage(context, tuple(tokens[one.begin : one.end])) for one in windows]
         return self._passages[context]
 
     def source(self, question: str, passage: Passage) -> list[int]:

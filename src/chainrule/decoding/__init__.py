@@ -1,36 +1,49 @@
-"""From predictions to text: how a token is chosen, how a row goes on, and how the best of many is found."""
+"""Decoding: from predictions to token ids and texts.
 
-from chainrule.decoding.agreement import agreed
+sampling      choose one token from logits
+incremental   read rows of different lengths, beyond the context, and rewind them
+generation    sample or decode greedily, token by token
+drafts        drafters for speculative decoding
+speculative   verify draft tokens in blocks
+beam          beam search
+structured    Viterbi search and answer spans
+filling       gaps in a text
+copying       replace unknown words of a translation
+translation   batches of sources as token ids
+translator    texts with their tokenizers
+"""
+
 from chainrule.decoding.beam import beam_search
-from chainrule.decoding.choose import GREEDY, Sampling, choose
-from chainrule.decoding.drafts import Drafter, EitherDrafter, LookupDrafter, ModelDrafter
-from chainrule.decoding.generate import Generation, Token, generate, stream
-from chainrule.decoding.parallel import write
-from chainrule.decoding.sentences import Alignment, Translated, Translator, streamed
-from chainrule.decoding.translation import Search, Translation, translate
-from chainrule.decoding.viterbi import viterbi
+from chainrule.decoding.drafts import Drafter, FallbackDrafter, LookaheadDrafter, LookupDrafter, ModelDrafter
+from chainrule.decoding.generation import GeneratedToken, Generation, generate_tokens, stream_tokens
+from chainrule.decoding.sampling import GREEDY, Sampling, choose
+from chainrule.decoding.speculative import BlockSize, FixedBlockSize
+from chainrule.decoding.structured import viterbi
+from chainrule.decoding.translation import Search, Translation, decode_sources
+from chainrule.decoding.translator import Alignment, TranslatedText, Translator, agreement
 
 __all__ = [
     "GREEDY",
     "Alignment",
+    "BlockSize",
     "Drafter",
-    "EitherDrafter",
+    "FallbackDrafter",
+    "FixedBlockSize",
+    "GeneratedToken",
     "Generation",
+    "LookaheadDrafter",
     "LookupDrafter",
     "ModelDrafter",
     "Sampling",
     "Search",
-    "Token",
-    "Translated",
+    "TranslatedText",
     "Translation",
     "Translator",
-    "agreed",
+    "agreement",
     "beam_search",
     "choose",
-    "generate",
-    "stream",
-    "streamed",
-    "translate",
+    "decode_sources",
+    "generate_tokens",
+    "stream_tokens",
     "viterbi",
-    "write",
 ]

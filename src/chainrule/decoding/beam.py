@@ -1,13 +1,13 @@
-"""Beam search: the likeliest continuations of each prompt, as far as a beam of bounded width can see.
+"""Beam search: the most probable continuations of each prompt, within a beam of bounded width.
 
-The beam holds the `width` likeliest hypotheses, finished or not. A finished one stays and takes up its place while
-it is among them; it can therefore end the search, but is itself never lost: all finished hypotheses are ranked at the
-end, by
+The beam holds the `width` most probable hypotheses, finished or not. A finished one keeps its slot while it is among
+them, so it can end the search, but it is never lost: in the end all finished hypotheses are ranked by
 
     score = log P(generated | prompt, source) / normaliser(generated_length, length_penalty)
 
-where the length counts EOS, as the probability does, and never the prompt. A width of 1 is greedy decoding; a width of
-all sequences there are is exhaustive search.
+where the length counts EOS, as the probability does, and never the prompt. A longer text has a lower probability, so
+ranking by log P alone prefers short texts. A width of 1 is greedy decoding; a width of the number of possible sequences
+is exhaustive search.
 
 Shape letters: R rows of the batch, those of all beams together; V vocabulary.
 """
@@ -17,38 +17,53 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from chainrule.decoding.choose import FORBIDDEN
-from chainrule.decoding.generate import NOT_A_NUMBER, Finish, Generation, Stop, check_request, one_to_each
-from chainrule.decoding.ranking import Normaliser, power
-from chainrule.decoding.reading import Reader
+from chainrule.decoding.generation import NOT_A_NUMBER, Finish, Generation, Stop, check_request, one_length_each
+from chainrule.decoding.incremental import IncrementalReader
+from chainrule.decoding.sampling import FORBIDDEN
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.types import Sequences, Step, map_state, select
 
+Normaliser: TypeAlias = Callable[[int, float], float]
+"""(length, α) to the divisor of log P. It must be monotone in the length, which makes the early stop exact."""
+
+
+def power(length: int, penalty: float) -> float:
+    """length^α: α = 0 ranks by probability, α = 1 by the mean per token."""
+    return float(length**penalty)
+
+
+def wu(length: int, penalty: float) -> float:
+    """((5 + length) / 6)^α (Wu et al. 2016, equation 14): asymptotically the same, weaker for short texts."""
+    return float(((5 + length) / 6) ** penalty)
+
+
+NORMALISERS: Mapping[str, Normaliser] = {"power": power, "wu": wu}
+
 
 class Hypothesis(NamedTuple):
-    """A continuation that is not finished."""
+    """An unfinished continuation."""
 
     ids: list[int]
     log_prob: float
-    row: int  # of the batch; of a new hypothesis, the row that it grew from
+    row: int  # of the batch; for a new hypothesis, the row of its parent
 
 
 Choice: TypeAlias = tuple[float, int]
-"""A possible next token of a row: its cost, −log P in nats, and its id. Less is better, in this order."""
+"""A possible next token of a row: its cost, −log P in nats, and its id. Lower is better, in this order."""
 
 Rank: TypeAlias = tuple[bool, float]
-"""Whether a result ended by itself, where that matters, and its score; more is better."""
+"""Whether a result ended by itself, where that matters, and its score; higher is better."""
 
 
-class Rules(NamedTuple):
+class BeamRules(NamedTuple):
     """How one prompt is searched."""
 
     width: int
@@ -67,10 +82,10 @@ class Rules(NamedTuple):
         return not (self.ended_first and finish == "length"), self.score(log_prob, length)
 
     def best_rank(self, log_prob: float, length: int) -> Rank:
-        """No hypothesis that grows from this one can rank better.
+        """An upper bound on the rank of all hypotheses that grow from this one.
 
-        More tokens never raise the log-probability, and the normaliser is monotone in the length, so the best is at
-        one of the two ends: a single token more, or as many as are allowed.
+        More tokens never raise the log-probability, and the normaliser is monotone in the length, so the maximum is at
+        one of the two ends: one token more, or as many as are allowed.
         """
         return True, max(self.score(log_prob, length + 1), self.score(log_prob, self.length))
 
@@ -79,24 +94,24 @@ class Rules(NamedTuple):
 class Beam:
     """The hypotheses of one prompt."""
 
-    rules: Rules
-    live: list[Hypothesis]  # likeliest first
+    rules: BeamRules
+    live: list[Hypothesis]  # most probable first
     finished: list[tuple[Rank, Generation]] = field(default_factory=list)  # in the order of finishing
-    taken: list[float] = field(default_factory=list)  # the costs of the finished ones, ascending
+    finished_costs: list[float] = field(default_factory=list)  # ascending
 
     def grow(self, choices: Sequence[Sequence[Choice]]) -> None:
-        """Go on with the choices of each live hypothesis' row, as far as they are among the `width` likeliest of all.
+        """Extend live hypotheses by the choices of their rows, keeping the `width` most probable of all.
 
-        Of equals, the one from the likelier parent and with the lower id is taken first.
+        Ties are broken by the parent's rank, then by the lower id.
         """
-        taken, parents, self.live = list(self.taken), self.live, []
+        finished_costs, parents, self.live = list(self.finished_costs), self.live, []
         candidates = sorted(
             (cost - parent.log_prob, rank, token)
             for rank, parent in enumerate(parents)
             for cost, token in choices[parent.row]
         )
-        for place, (cost, rank, token) in enumerate(candidates):
-            if place + bisect_right(taken, cost) >= self.rules.width:
+        for index, (cost, rank, token) in enumerate(candidates):
+            if index + bisect_right(finished_costs, cost) >= self.rules.width:
                 break
             ids = [*parents[rank].ids, token]
             finish = self._finish(ids)
@@ -105,13 +120,13 @@ class Beam:
             else:
                 generation = Generation(ids[:-1] if finish == "eos" else ids, -cost, finish)
                 self.finished.append((self.rules.rank(-cost, len(ids), finish), generation))
-                insort(self.taken, cost)
+                insort(self.finished_costs, cost)
         if not self._can_improve():
             self.live = []
 
     def best(self) -> list[Generation]:
-        """The finished hypotheses by rank; of equals, the one that was finished first."""
-        ranked = sorted(self.finished, key=lambda entry: entry[0], reverse=True)  # which keeps the order of equals
+        """The finished hypotheses by rank; ties in the order of finishing."""
+        ranked = sorted(self.finished, key=lambda entry: entry[0], reverse=True)  # stable
         return [generation for _, generation in ranked[: self.rules.num]]
 
     def _finish(self, ids: Sequence[int]) -> Finish | None:
@@ -122,12 +137,12 @@ class Beam:
         return "length" if len(ids) == self.rules.length else None
 
     def _can_improve(self) -> bool:
-        """Could a live hypothesis still be among the results? Exact: nothing that could be found is given up."""
+        """Whether a live hypothesis could still be among the results. Exact: no possible result is lost."""
         if not self.live or len(self.finished) < self.rules.num:
             return bool(self.live)
         to_beat = heapq.nlargest(self.rules.num, (rank for rank, _ in self.finished))[-1]
-        likeliest = self.live[0]
-        return self.rules.best_rank(likeliest.log_prob, len(likeliest.ids)) > to_beat
+        best = self.live[0]
+        return self.rules.best_rank(best.log_prob, len(best.ids)) > to_beat
 
 
 @torch.inference_mode()
@@ -146,43 +161,43 @@ def beam_search(
     stop: Stop | None = None,
     source: Sequences | None = None,
 ) -> list[list[Generation]]:
-    """The `num` best continuations of each prompt, best first; fewer where fewer are possible.
+    """The `num` best continuations of each prompt, best first; fewer if fewer are possible.
 
-    Nothing is drawn and ties are broken by rank and id, so the result is a function of model and prompt, whatever
-    other prompts are beside it. A source makes row i the search for translations of source i; `length` may then be a
-    limit for each. With `ended_first`, results that reached EOS rank before those that the limit has cut.
+    The search is deterministic, ties are broken by rank and id, and the result for a prompt does not depend on the
+    other prompts. With a source, row i is conditioned on source i; `length` may then be a limit for each. With
+    `ended_first`, results that reached EOS rank before those cut by the limit.
     """
-    lengths = one_to_each(length, prompts)
+    lengths = one_length_each(length, prompts)
     check_request(model, prompts, length=min(lengths, default=1), eos=eos, suppress=suppress, source=source)
     if not 1 <= num <= width:
-        raise DecodingError(f"{num} results were asked of a beam of width {width}; ask for 1 to {max(1, width)}")
+        raise DecodingError(f"{num} results were requested from a beam of width {width}; request 1 to {max(1, width)}")
     if not prompts:
         return []
     suppressed = torch.tensor(sorted(set(suppress)), dtype=torch.int64, device=model.device)
     beams = [
         Beam(
-            Rules(width, limit, eos, length_penalty, normaliser, num, stop, ended_first),
+            BeamRules(width, limit, eos, length_penalty, normaliser, num, stop, ended_first),
             [Hypothesis([], 0.0, row)],
         )
         for row, limit in enumerate(lengths)
     ]
-    rows = Rows(Reader(model, source), prompts)
+    batch = BeamBatch(IncrementalReader(model, source), prompts)
     while True:
-        choices = likeliest(rows.step.logits[:, -1], width, suppressed)
+        choices = top_choices(batch.step.logits[:, -1], width, suppressed)
         for beam in beams:
             if beam.live:
                 beam.grow(choices)
         if not any(beam.live for beam in beams):
             return [beam.best() for beam in beams]
-        rows.advance(beams)
+        batch.advance(beams)
 
 
-def likeliest(logits: Tensor, count: int, suppressed: Tensor | None = None) -> list[list[Choice]]:
-    """The `count` best possible tokens of each row of (R, V), best first; of equals the lower id.
+def top_choices(logits: Tensor, count: int, suppressed: Tensor | None = None) -> list[list[Choice]]:
+    """The `count` most probable tokens of each row of (R, V), best first; ties by the lower id.
 
-    Logits are compared, and not log-probabilities: rounding could make equals of what was not. `topk` does not say
-    which of several equal entries it returns. Asked for one more than needed it shows where that matters, and there
-    all entries from the last value upwards are put in order.
+    Logits are compared instead of log-probabilities, whose rounding could create ties. `topk` does not define which of
+    several equal entries it returns. Requesting one more than needed shows where that matters, and there all entries
+    from the last value upwards are sorted.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     normalisers: list[float] = logits.logsumexp(-1).tolist()
@@ -203,50 +218,50 @@ def likeliest(logits: Tensor, count: int, suppressed: Tensor | None = None) -> l
     return choices
 
 
-IDLE = 0.25
-"""The share of rows that may compute for nobody before the batch is packed anew, which copies all of its state."""
+MAX_IDLE = 0.25
+"""Maximum fraction of rows without a hypothesis before the batch is compacted, which copies all of its state."""
 
 
-class Rows:
-    """The batch: the state of every live hypothesis, each in a row.
+class BeamBatch:
+    """The state of every live hypothesis, one per row.
 
     A state may be large, so as little of it as possible is copied. The first hypothesis that grows from a row stays
-    in it. Others move into rows that nobody needs any more, in place.
+    in it. Others are copied in place into rows that are no longer needed.
     """
 
-    def __init__(self, reader: Reader, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, reader: IncrementalReader, prompts: Sequence[Sequence[int]]) -> None:
         self.reader = reader
         self.prompts = prompts
-        self.owners = list(range(len(prompts)))  # the prompt of each row, as the next
+        self.owners = list(range(len(prompts)))  # the prompt of each row
         self.histories = [list(prompt) for prompt in prompts]
         self.step: Step = reader.read(self.histories, self.owners)
-        self._own = False  # the first state may share memory with the source that it was made from
+        self._owns_state = False  # the first state may share memory with the source
 
     def advance(self, beams: Sequence[Beam]) -> None:
-        """Read the last token of every live hypothesis, and tell it the row in which it now is."""
-        live = [(owner, place) for owner, beam in enumerate(beams) for place in range(len(beam.live))]
-        found = [beams[owner].live[place] for owner, place in live]
-        rows = self._settle([hypothesis.row for hypothesis in found])
+        """Read the last token of every live hypothesis and update the row of each."""
+        live = [(owner, index) for owner, beam in enumerate(beams) for index in range(len(beam.live))]
+        found = [beams[owner].live[index] for owner, index in live]
+        rows = self._assign_rows([hypothesis.row for hypothesis in found])
         tokens = [0] * len(self.histories)
-        for (owner, place), hypothesis, row in zip(live, found, rows, strict=True):
-            beams[owner].live[place] = hypothesis._replace(row=row)
+        for (owner, index), hypothesis, row in zip(live, found, rows, strict=True):
+            beams[owner].live[index] = hypothesis._replace(row=row)
             tokens[row] = hypothesis.ids[-1]
             self.owners[row] = owner
             self.histories[row] = [*self.prompts[owner], *hypothesis.ids[:-1]]
-        for history, token in zip(self.histories, tokens, strict=True):  # those of nobody's rows too: they read on
+        for history, token in zip(self.histories, tokens, strict=True):  # idle rows read tokens too
             history.append(token)
         device = self.reader.model.device
         self.step = self.reader.advance(
             torch.tensor(tokens, device=device), self.step.state, self.histories, self.owners
         )
 
-    def _settle(self, parents: Sequence[int]) -> list[int]:
+    def _assign_rows(self, parents: Sequence[int]) -> list[int]:
         """A row for every new hypothesis, holding the state of its parent's row."""
         count = len(self.histories)
         free = sorted(set(range(count)) - set(parents))
         extra = len(parents) - (count - len(free))  # hypotheses that cannot stay in their parent's row
-        if extra > len(free) or (extra and not self._own) or len(free) - extra > IDLE * count:
-            self._pack(parents)
+        if extra > len(free) or (extra and not self._owns_state) or len(free) - extra > MAX_IDLE * count:
+            self._select(parents)
             return list(range(len(parents)))
         rows, moves, used = [], {}, set[int]()
         for parent in parents:
@@ -257,22 +272,22 @@ class Rows:
             used.add(row)
             rows.append(row)
         if moves:
-            self._move(moves)
+            self._copy(moves)
         return rows
 
-    def _pack(self, parents: Sequence[int]) -> None:
-        """A new batch of these rows."""
-        places = torch.tensor(parents, device=self.reader.model.device)
-        self.step = self.step._replace(state=select(self.step.state, places))
+    def _select(self, parents: Sequence[int]) -> None:
+        """Replace the batch by these of its rows."""
+        indices = torch.tensor(parents, device=self.reader.model.device)
+        self.step = self.step._replace(state=select(self.step.state, indices))
         self.owners = [self.owners[row] for row in parents]
         self.histories = [list(self.histories[row]) for row in parents]
-        self._own = True
+        self._owns_state = True
 
-    def _move(self, moves: dict[int, int]) -> None:
-        """Copy rows over others: {row: the one whose state it gets}. No row is both."""
+    def _copy(self, moves: dict[int, int]) -> None:
+        """Copy states in place, {target row: source row}. No row is both."""
 
         def copy(tensor: Tensor) -> Tensor:
-            for row, parent in moves.items():  # index_copy_ would need a copy of what it copies
+            for row, parent in moves.items():  # index_copy_ would need a temporary copy
                 tensor[row].copy_(tensor[parent])
             return tensor
 

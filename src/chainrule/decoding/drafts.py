@@ -1,7 +1,7 @@
-"""Who guesses what a model will write, for `speculative` to check: the text itself, or a smaller model.
+"""Drafters: cheap proposals of the next tokens, which `speculative` verifies with the model.
 
-Whatever a drafter says, the text stays the same; only how soon it is there depends on it. So a drafter may be as
-careless as it likes, and should be quick.
+The generated text is the same with any drafter; only the time depends on it. So a drafter may be wrong, and should be
+fast.
 """
 
 from __future__ import annotations
@@ -20,183 +20,178 @@ from torch import Tensor
 from chainrule.compose.reverse import reversed_corpus
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.corpus import Corpus
-from chainrule.decoding.reading import Reader, Track
+from chainrule.decoding.incremental import IncrementalReader, RewindableReader
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel
-from chainrule.interface.capabilities import GreedyDrafts
+from chainrule.interface.capabilities import BlockPredictor, GreedyDrafts
 from chainrule.interface.conditional import Conditional
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.training import counting
 from chainrule.training.progress import Reporter
 from chainrule.types import Sequences
 
-CHARACTERS = 512
-"""A vocabulary of no more tokens than this is one of characters or bytes."""
+MAX_CHARACTER_VOCABULARY = 512
+"""A vocabulary of at most this size is taken to be one of characters or bytes."""
 
 
-class Pick(Protocol):
-    """How the decoder will choose.
+class TokenChooser(Protocol):
+    """Chooses tokens as the decoder will, with the same noise.
 
-    It draws by the noise that the model's own choice will be drawn by, so that a drafter whose predictions are like the
-    model's says what the model will say.
+    A drafter whose predictions are similar to the model's then proposes what the model will choose.
     """
 
-    greedy: bool  # the likeliest token, whatever was written before
+    greedy: bool  # always the most probable token, without a repetition penalty
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The tokens (B,) that it would choose if these were the model's logits (B, V).
+        """The tokens (B,) that the decoder would choose if these were the model's logits (B, V).
 
-        The first call is about the next position, and each one after it about the one that follows.
+        The first call is for the next position, each later call for the position after that.
         """
 
 
-class Text(NamedTuple):
-    """A row of the batch."""
+class Prefix(NamedTuple):
+    """The tokens of one row of the batch so far."""
 
-    owner: int  # the prompt that it goes on from; the row of the source, where there is one
+    owner: int  # index of the prompt, and of the source if there is one
     ids: list[int]  # prompt and output
 
 
 class Drafter(ABC):
-    """GreedyDrafts how the texts of a batch go on."""
+    """Proposes continuations for the rows of a batch."""
 
     @abstractmethod
     def check(self, model: AutoregressiveModel) -> None:
-        """Refuse a model that this drafter cannot guess for."""
+        """Raise DecodingError if this drafter cannot be used for the model."""
 
     @abstractmethod
     def begin(self, source: Sequences | None) -> None:
-        """What comes next is a new batch, with these sources."""
+        """Start a new batch with these sources."""
 
     @abstractmethod
-    def propose(self, texts: Sequence[Text], count: int, pick: Pick) -> list[list[int]]:
-        """For each text at most `count` tokens to go on with, or none.
+    def propose(self, prefixes: Sequence[Prefix], count: int, choose: TokenChooser) -> list[list[int]]:
+        """At most `count` draft tokens for each prefix, possibly none.
 
-        The texts are those of the last call, or some of them, in the same order and further on.
+        The prefixes are those of the last call, or some of them, in the same order and extended.
         """
 
 
 class LookupDrafter(Drafter):
-    """The text repeats itself: what followed the last time that it went like this will follow again.
+    """Prompt lookup decoding (Saxena 2023): propose what followed the last occurrence of the current suffix.
 
-    The longest end of the text that it holds a second time is looked for, and what stands after it is proposed (Saxena
-    2023, "Prompt lookup decoding"). Where that reaches the end, the text goes in circles, and so does the proposal.
+    The longest suffix that occurs earlier in the text is searched for. If its continuation reaches the end of the
+    text, the text is periodic, and the proposal repeats the period.
     """
 
     def __init__(self, *, shortest: int = 3, longest: int = 32) -> None:
-        self.shortest = shortest  # ends that are looked for have at least so many tokens
+        self.shortest = shortest  # minimum length of the suffix in tokens
         self.longest = longest
-        self._texts: dict[int, str] = {}  # owner -> a character for each token: Python finds strings fast
+        self._texts: dict[int, str] = {}  # owner -> one character per token, since string search is fast
 
     def check(self, model: AutoregressiveModel) -> None:
-        """None is refused: a token is a token."""
+        """Any model is accepted."""
 
     def begin(self, source: Sequences | None) -> None:
         self._texts = {}
 
-    def propose(self, texts: Sequence[Text], count: int, pick: Pick) -> list[list[int]]:
+    def propose(self, prefixes: Sequence[Prefix], count: int, choose: TokenChooser) -> list[list[int]]:
         found = []
-        for owner, ids in texts:
+        for owner, ids in prefixes:
             known = self._texts.get(owner, "")
             self._texts[owner] = text = known + "".join(map(chr, ids[len(known) :]))
-            after = text[self._place(text) :]
+            after = text[self._continuation(text) :]
             found.append([ord(one) for one in (after * (count // max(1, len(after)) + 1))[:count]])
         return found
 
-    def _place(self, text: str) -> int:
-        """Where that stands which followed the longest known end; the end of the text where no end is known.
+    def _continuation(self, text: str) -> int:
+        """Position after the last earlier occurrence of the longest repeated suffix; the end of the text if none.
 
-        An end that is known makes all shorter ones known, so the longest is found by halving.
+        If a suffix is repeated, so are all shorter ones; hence binary search.
         """
-        place, low, high = len(text), self.shortest, min(self.longest, len(text) - 1)
+        position, low, high = len(text), self.shortest, min(self.longest, len(text) - 1)
         while low <= high:
             size = (low + high) // 2
             begin = text.rfind(text[-size:], 0, len(text) - 1)
             if begin < 0:
                 high = size - 1
             else:
-                place, low = begin + size, size + 1
-        return place
+                position, low = begin + size, size + 1
+        return position
 
 
 class ModelDrafter(Drafter):
-    """Another model over the same vocabulary, an n-gram or a small network, that writes ahead.
+    """A draft model over the same vocabulary: an n-gram model or a small network.
 
-    It reads its own guesses too, down to the last, so that whatever becomes of them every row has the same number of
-    tokens to read afterwards.
+    It also reads its last draft token, so that all rows have the same number of tokens to read next, however
+    many of their draft tokens are accepted.
     """
 
     def __init__(self, model: AutoregressiveModel) -> None:
         self.model = model
-        self.reader = Reader(model)
-        self._reach = model.receptive_field if model.context is None else None
-        self._track: Track | None = None
-        self._lengths: dict[int, int] = {}  # owner -> tokens of its text before the guesses, row after row
-        self._guesses: list[list[int]] = []
+        self.reader = IncrementalReader(model)
+        self._receptive_field = model.receptive_field if model.context is None else None
+        self._rows: RewindableReader | None = None
+        self._lengths: dict[int, int] = {}  # owner -> number of tokens before the drafts, in the order of rows
+        self._drafts: list[list[int]] = []
 
     def check(self, model: AutoregressiveModel) -> None:
-        if model.vocabulary != self.model.vocabulary:
-            raise DecodingError(
-                f"the draft has a vocabulary of {self.model.vocabulary} tokens and the model one of "
-                f"{model.vocabulary}; draft with a model that was trained with the same tokenizer"
-            )
+        check_vocabulary(self.model, model)
         if isinstance(self.model, Conditional) and not isinstance(model, Conditional):
-            raise DecodingError("the draft translates and the model does not; draft with a model of one text")
+            raise DecodingError("the draft model needs a source and the model has none; use a language model as draft")
 
     def begin(self, source: Sequences | None) -> None:
-        self.reader = Reader(self.model, source if isinstance(self.model, Conditional) else None)
-        self._track = None
+        self.reader = IncrementalReader(self.model, source if isinstance(self.model, Conditional) else None)
+        self._rows = None
 
-    def propose(self, texts: Sequence[Text], count: int, pick: Pick) -> list[list[int]]:
-        if pick.greedy and isinstance(self.model, GreedyDrafts):
-            return [self.model.greedy_draft(ids, count) for _, ids in texts]
-        track, logits = self._follow(texts)
-        count = int(min(count, *(self.reader.room(len(text.ids)) for text in texts)))
-        self._lengths = {owner: len(ids) for owner, ids in texts}
-        self._guesses = [[] for _ in texts]
-        track.mark()
+    def propose(self, prefixes: Sequence[Prefix], count: int, choose: TokenChooser) -> list[list[int]]:
+        if choose.greedy and isinstance(self.model, GreedyDrafts):
+            return [self.model.greedy_draft(ids, count) for _, ids in prefixes]
+        rows, logits = self._follow(prefixes)
+        count = int(min(count, *(self.reader.room(len(prefix.ids)) for prefix in prefixes)))
+        self._lengths = {owner: len(ids) for owner, ids in prefixes}
+        self._drafts = [[] for _ in prefixes]
+        rows.mark()
         for _ in range(count):
-            chosen = pick(logits)
-            for guesses, token in zip(self._guesses, chosen.tolist(), strict=True):
-                guesses.append(token)
-            logits = track.read(chosen[:, None])[:, -1]
-        return [list(guesses) for guesses in self._guesses]
+            chosen = choose(logits)
+            for draft, token in zip(self._drafts, chosen.tolist(), strict=True):
+                draft.append(token)
+            logits = rows.read(chosen[:, None])[:, -1]
+        return [list(draft) for draft in self._drafts]
 
-    def _follow(self, texts: Sequence[Text]) -> tuple[Track, Tensor]:
-        """Read what was written since the last guesses: a model that has read the texts, and its predictions (B, V)."""
-        if (follows := self._continued(texts)) is not None:
-            return follows
-        views = [ids if self._reach is None else ids[-self._reach :] for _, ids in texts]
-        step = self.reader.read(views, [text.owner for text in texts])
-        self._track = Track(self.model, step.state)
-        return self._track, step.logits[:, -1]
+    def _follow(self, prefixes: Sequence[Prefix]) -> tuple[RewindableReader, Tensor]:
+        """Read the tokens since the last drafts; return the reader and its logits (B, V)."""
+        if (continued := self._continued(prefixes)) is not None:
+            return continued
+        views = [ids if self._receptive_field is None else ids[-self._receptive_field :] for _, ids in prefixes]
+        step = self.reader.read(views, [prefix.owner for prefix in prefixes])
+        self._rows = RewindableReader(self.model, step.state)
+        return self._rows, step.logits[:, -1]
 
-    def _continued(self, texts: Sequence[Text]) -> tuple[Track, Tensor] | None:
-        """The same from where the model stands; None where it has to read anew, as when a window moves.
+    def _continued(self, prefixes: Sequence[Prefix]) -> tuple[RewindableReader, Tensor] | None:
+        """The same from the current state; None if the prefixes must be read anew, as when a window moves.
 
-        A model that does not look far back, an n-gram say, begins anew too, where it has much to read.
+        A model with a short receptive field, such as an n-gram model, also starts anew if it has more tokens to read.
         """
-        if self._track is None:
+        if self._rows is None:
             return None
         rows = {owner: row for row, owner in enumerate(self._lengths)}
-        surplus, missing = [0] * len(rows), []
-        for owner, ids in texts:
-            before, guesses = self._lengths[owner], self._guesses[rows[owner]]
-            right = count_right(guesses, ids[before:-1])
-            surplus[rows[owner]] = len(guesses) - right
-            missing.append(ids[before + right :])
-            if len(missing[-1]) > min(self.reader.room(before + right), self._reach or math.inf):
+        rejected, missing = [0] * len(rows), []
+        for owner, ids in prefixes:
+            before, draft = self._lengths[owner], self._drafts[rows[owner]]
+            accepted = count_accepted(draft, ids[before:-1])
+            rejected[rows[owner]] = len(draft) - accepted
+            missing.append(ids[before + accepted :])
+            if len(missing[-1]) > min(self.reader.room(before + accepted), self._receptive_field or math.inf):
                 return None
         if len({len(tokens) for tokens in missing}) != 1:
             return None
-        self._track.take_back(surplus)
-        if len(texts) < len(rows):
-            self._track.keep([rows[text.owner] for text in texts])
-        return self._track, self._track.read(torch.tensor(missing, device=self.model.device))[:, -1]
+        self._rows.rewind(rejected)
+        if len(prefixes) < len(rows):
+            self._rows.keep([rows[prefix.owner] for prefix in prefixes])
+        return self._rows, self._rows.read(torch.tensor(missing, device=self.model.device))[:, -1]
 
 
-class EitherDrafter(Drafter):
-    """What the first of two drafters says where it says something, else what the second says."""
+class FallbackDrafter(Drafter):
+    """The proposals of a first drafter, and of a second one where the first has none."""
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self.first, self.second = first, second
@@ -209,22 +204,96 @@ class EitherDrafter(Drafter):
         self.first.begin(source)
         self.second.begin(source)
 
-    def propose(self, texts: Sequence[Text], count: int, pick: Pick) -> list[list[int]]:
-        preferred = self.first.propose(texts, count, pick)
+    def propose(self, prefixes: Sequence[Prefix], count: int, choose: TokenChooser) -> list[list[int]]:
+        preferred = self.first.propose(prefixes, count, choose)
         if all(preferred):
             return preferred
-        others = self.second.propose(texts, count, pick)
+        others = self.second.propose(prefixes, count, choose)
         return [one or other for one, other in zip(preferred, others, strict=True)]
 
 
-def counted_draft(corpus: Corpus, vocabulary: int, *, backwards: bool = False, cache: Path | None = None) -> NGram:
-    """An n-gram model of a text, counted in seconds and kept beside the text in the cache.
+class LookaheadBlock(NamedTuple):
+    """Lookahead vectors of one row."""
 
-    Its order is the one that guessed best for networks of English and of code: a word or so of characters, or a few
-    words. Longer n-grams are surer of what they have seen and more often wrong.
+    vectors: Tensor  # (P, D)
+    first: int  # position of the first of them
+    end: int
+
+    def covers(self, position: int) -> bool:
+        return self.first <= position < self.end
+
+
+class LookaheadDrafter(Drafter):
+    """Self-speculation with a `BlockPredictor`, such as the parallel branch of a hybrid: all drafts in one product.
+
+    The lookahead is computed once per text, or once per chunk of it, and used until the text has passed its end.
     """
-    model = NGram(NGramConfig(vocabulary=vocabulary, order=6 if vocabulary <= CHARACTERS else 4)).eval()
-    entry = (cache or cache_root()) / fingerprint("draft", corpus.fingerprint, vocabulary, model.order, backwards)
+
+    def __init__(self, model: AutoregressiveModel) -> None:
+        if not isinstance(model, BlockPredictor):
+            raise DecodingError(
+                f"{type(model).__name__} has no lookahead branch to draft with; use a hybrid run, or another draft"
+            )
+        self.model = model
+        self.predictor: BlockPredictor = model
+        self._source: Sequences | None = None
+        self._blocks: dict[int, LookaheadBlock] = {}  # by owner
+
+    def check(self, model: AutoregressiveModel) -> None:
+        check_vocabulary(self.model, model)
+
+    def begin(self, source: Sequences | None) -> None:
+        self._source, self._blocks = source, {}
+
+    def propose(self, prefixes: Sequence[Prefix], count: int, choose: TokenChooser) -> list[list[int]]:
+        self._look_ahead([prefix for prefix in prefixes if not self._covers(prefix)])
+        blocks = [self._blocks[owner] for owner, _ in prefixes]
+        rooms = [max(0, block.end - len(ids)) for block, (_, ids) in zip(blocks, prefixes, strict=True)]
+        count = min(count, max(rooms))
+        if not count:
+            return [[] for _ in prefixes]
+        vectors = blocks[0].vectors.new_zeros(len(prefixes), count, blocks[0].vectors.shape[-1])
+        for row, (block, (_, ids), room) in enumerate(zip(blocks, prefixes, rooms, strict=True)):
+            begin = len(ids) - block.first
+            vectors[row, : min(room, count)] = block.vectors[begin : begin + min(room, count)]
+        logits = self.predictor.lookahead_logits(vectors)  # (B, count, V)
+        drafts = torch.stack([choose(logits[:, position]) for position in range(count)], dim=1).tolist()
+        return [row[:room] for row, room in zip(drafts, rooms, strict=True)]
+
+    def _covers(self, prefix: Prefix) -> bool:
+        return prefix.owner in self._blocks and self._blocks[prefix.owner].covers(len(prefix.ids))
+
+    def _look_ahead(self, prefixes: Sequence[Prefix]) -> None:
+        if not prefixes:
+            return
+        source = self._source
+        if source is not None:
+            rows = torch.tensor([prefix.owner for prefix in prefixes], device=source.ids.device)
+            source = Sequences(source.ids[rows], source.lengths[rows])
+        vectors, firsts, ends = self.predictor.lookahead(source, [prefix.ids for prefix in prefixes])
+        for prefix, block, first, end in zip(prefixes, vectors, firsts, ends, strict=True):
+            self._blocks[prefix.owner] = LookaheadBlock(block, first, end)
+
+
+def check_vocabulary(draft: AutoregressiveModel, model: AutoregressiveModel) -> None:
+    if model.vocabulary != draft.vocabulary:
+        raise DecodingError(
+            f"the draft model has a vocabulary of {draft.vocabulary} tokens and the model one of {model.vocabulary}; "
+            "use a draft model that was trained with the same tokenizer"
+        )
+
+
+def ngram_draft_model(
+    corpus: Corpus, vocabulary: int, *, right_to_left: bool = False, cache: Path | None = None
+) -> NGram:
+    """An n-gram model of the corpus, counted in seconds and stored in the cache.
+
+    The order is the one with the highest acceptance rate for networks of English and of code: 6 for characters, 4 for
+    larger vocabularies. Higher orders are more confident about what they have seen and more often rejected.
+    """
+    order = 6 if vocabulary <= MAX_CHARACTER_VOCABULARY else 4
+    model = NGram(NGramConfig(vocabulary=vocabulary, order=order)).eval()
+    entry = (cache or cache_root()) / fingerprint("draft", corpus.fingerprint, vocabulary, model.order, right_to_left)
 
     def read(folder: Path) -> NGram:
         try:
@@ -234,15 +303,15 @@ def counted_draft(corpus: Corpus, vocabulary: int, *, backwards: bool = False, c
         return model
 
     if find(entry, read) is None:
-        counting.count(model, reversed_corpus(corpus) if backwards else corpus, Reporter())
+        counting.count(model, reversed_corpus(corpus) if right_to_left else corpus, Reporter())
         with building(entry) as folder:
             save_file(model.state_dict(), folder / "model.safetensors")
     return model
 
 
-def count_right(guesses: Sequence[int], tokens: Sequence[int]) -> int:
-    """How many of the guesses, from the first on, came true."""
-    for count, (guess, token) in enumerate(zip(guesses, tokens, strict=False)):
-        if guess != token:
+def count_accepted(draft: Sequence[int], tokens: Sequence[int]) -> int:
+    """Number of draft tokens that equal the chosen tokens before the first difference."""
+    for count, (proposed, chosen) in enumerate(zip(draft, tokens, strict=False)):
+        if proposed != chosen:
             return count
-    return min(len(guesses), len(tokens))
+    return min(len(draft), len(tokens))

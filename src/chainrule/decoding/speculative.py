@@ -1,22 +1,23 @@
-"""Speculative decoding: guess some tokens, let the model read them all at once, and keep those that it says itself.
+"""Speculative decoding: draft some tokens, verify them in one forward pass, and keep those the model itself chooses.
 
-A network that writes one token reads all of its weights for it. Reading eight tokens at once takes it hardly twice as
-long, so tokens that a cheap drafter has guessed are checked for less than they would cost to write (Stern et al. 2018;
-Leviathan et al. 2023; Chen et al. 2023). One `extend` gives the model's prediction after each token of the block
+To generate one token, a network reads all of its weights. Reading eight tokens at once takes hardly twice as long, so
+verifying the tokens of a cheap drafter costs less than generating them (Stern et al. 2018; Leviathan et al. 2023; Chen
+et al. 2023). One `extend` gives the model's prediction after each token of the block
 
-    the last token, guess 1, …, guess k
+    the last token, draft token 1, …, draft token k
 
-and from each the model's own choice is made, exactly as it is made without guesses: by the same settings, and with the
-noise that belongs to the row and the position (see `choose.Gumbels`). Guesses that equal the choices before the first
-difference are right, and the choice at that place is one token more. So the text is, by construction, the one that
-plain decoding writes, greedy or drawn, whatever the drafter: "drafter-invariant", as Daliri et al. 2024 call it. They
-show that a drafter which draws by the same noise is right with a probability of at least (1 − d) / (1 + d), d being the
-total variation between its distribution and the model's. Accepting a guess with min(1, p / q) and drawing from the
-rest of p otherwise is right with 1 − d, the most there can be; but that text would depend on the drafter and on where
-its guesses begin, hence on the clock that the length of blocks is found by, and no seed would give it twice.
+and from each prediction a token is chosen exactly as without a draft: with the same settings, and with the noise of the
+row and position (see `sampling.Gumbels`). Draft tokens that equal the chosen tokens before the first difference are
+accepted, and the choice at that position is one token more. So the text is, by construction, that of plain decoding,
+greedy or sampled, with any drafter: "drafter-invariant" in the terms of Daliri et al. 2024. They show that the draft
+tokens of a drafter that samples with the same noise are accepted with a probability of at least (1 − d) / (1 + d),
+where d is the total variation distance between its distribution and the model's. Accepting with probability
+min(1, p / q) and sampling from the residual otherwise accepts with 1 − d, which is optimal; but then the text would
+depend on the drafter and on where its blocks begin, hence on the timings by which the block size is chosen, and a seed
+would not reproduce it.
 
-"The same" is meant as for batches of other shapes: predictions of a block may differ from those of single steps in the
-last digit, and where two tokens are level to that digit, another may be taken.
+"The same" holds as for batches of different shapes: the logits of a block may differ from those of single steps in the
+last digit, and where two tokens tie to that digit, the other may be chosen.
 
 Shape letters: B rows, K tokens in a block, V vocabulary.
 """
@@ -31,177 +32,178 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chainrule.decoding.drafts import Drafter, Pick, Text
-from chainrule.decoding.reading import Reader, Track
+from chainrule.decoding.drafts import Drafter, Prefix, TokenChooser
+from chainrule.decoding.incremental import IncrementalReader, RewindableReader
 from chainrule.types import State
 
 
-class Block(NamedTuple):
-    """What the model has read, and what it predicts."""
+class DraftBlock(NamedTuple):
+    """The logits of a block, and its draft tokens."""
 
-    logits: Tensor  # (B, K, V); [:, 0] are after the last token of each row, the rest after its guesses
-    guesses: list[list[int]]  # at most K − 1 in each row
+    logits: Tensor  # (B, K, V); [:, 0] follow the last token of each row, the others its draft tokens
+    drafts: list[list[int]]  # at most K − 1 per row
 
 
-class Pace:
-    """How many tokens to read at once: as many as have been the quickest way to write.
+class BlockSize:
+    """The number of tokens per block with the highest measured throughput.
 
-    If each guess is right with probability a, a block of K tokens writes 1 + a + … + a^(K−1) = (1 − a^K) / (1 − a) of
-    them. What a block costs is measured, and so are the guesses. Of a width that was not measured lately it is thought
-    that its further tokens cost half as much as those of narrower blocks did: hopeful, so that it is tried before it is
-    judged, but a wide block is not tried where a narrow one was far from paying. Where nothing beats single tokens,
-    drafting rests, for longer each time, and is then given another chance: texts change.
+    If each draft token is accepted with probability a, a block of K tokens yields 1 + a + … + a^(K−1) =
+    (1 − a^K) / (1 − a) tokens. The time of blocks and of drafting is measured, and so is the acceptance rate. For a
+    size without a recent measurement, each further token is assumed to cost half as much as those of smaller blocks:
+    optimistic, so that a size is tried before it is judged, but a large block is not tried where a small one was far
+    from paying off. Where single tokens are fastest, drafting pauses, each time for longer, and is then tried again,
+    since texts change.
     """
 
-    WIDTHS = (1, 4, 8, 12, 16)  # products with matrices are made for rows in fours
-    RECENT = 3  # measurements of a width that count; the shortest is the truest, since nothing makes a step shorter
-    LATELY = 64  # blocks after which a measurement is out of date
-    FADING = 0.9  # of what was seen of guesses, with every block
-    FIRST_REST, LONGEST_REST = 8, 256  # single tokens
-    HOPE = 0.5  # what a further token of a wider block costs, against those of narrower ones
+    SIZES = (1, 4, 8, 12, 16)  # matrix products are fastest for multiples of four rows
+    RECENT = 3  # measurements kept per size; the minimum counts, since noise only lengthens a step
+    MAX_AGE = 64  # blocks after which a measurement is outdated
+    DECAY = 0.9  # of the acceptance counts, per block
+    FIRST_PAUSE, LONGEST_PAUSE = 8, 256  # single tokens
+    OPTIMISM = 0.5  # assumed cost of a further token of a larger block, relative to those of smaller blocks
 
     def __init__(self) -> None:
         self._blocks = 0
         self._costs: dict[int, deque[tuple[int, float]]] = {
-            width: deque(maxlen=self.RECENT) for width in self.WIDTHS
-        }  # (which block it was, seconds)
-        self._guessing: deque[float] = deque(maxlen=self.RECENT)  # seconds for a guess
-        self._last = 1  # width of the block before
-        self._right, self._judged = 1.6, 2.0  # guesses; hopeful at first
-        self._rest, self._next_rest = 0, self.FIRST_REST
+            size: deque(maxlen=self.RECENT) for size in self.SIZES
+        }  # (index of the block, seconds)
+        self._drafting: deque[float] = deque(maxlen=self.RECENT)  # seconds per draft token
+        self._last = 1  # size of the previous block
+        self._accepted, self._verified = 1.6, 2.0  # draft tokens; optimistic at first
+        self._pause, self._next_pause = 0, self.FIRST_PAUSE
 
-    def width(self) -> int:
-        """Of the block that should be read next, its guesses and the token before them."""
-        if self._rest:
-            self._rest -= 1
-            return 1 if self._rest else self.WIDTHS[1]
+    def next(self) -> int:
+        """Size of the next block: its draft tokens and the token before them."""
+        if self._pause:
+            self._pause -= 1
+            return 1 if self._pause else self.SIZES[1]
         if not self._measured(1):
             return 1
-        best = max(self._known_and_next(), key=self._speed)
+        best = max(self._known_and_next(), key=self._throughput)
         if best > 1:
-            self._next_rest = self.FIRST_REST
+            self._next_pause = self.FIRST_PAUSE
         else:
-            self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, self.LONGEST_REST)
+            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, self.LONGEST_PAUSE)
         return best
 
-    def saw_guesses(self, count: int, seconds: float) -> None:
-        """A drafter took so long for so many guesses of each row.
+    def record_drafting(self, count: int, seconds: float) -> None:
+        """Record the time of drafting `count` tokens in each row.
 
-        Where it had first to read what was written without it, that counts only if it was quicker than ever.
+        A call in which the drafter first had to read tokens generated without it counts only if it was faster than
+        all others.
         """
-        if self._last > 1 or seconds / count < min(self._guessing, default=0.0):
-            self._guessing.append(seconds / count)
+        if self._last > 1 or seconds / count < min(self._drafting, default=0.0):
+            self._drafting.append(seconds / count)
 
-    def saw_block(self, width: int, seconds: float) -> None:
-        """A block of at most this width took so long, its guesses not counted."""
+    def record_block(self, size: int, seconds: float) -> None:
+        """Record the time of a block, without that of drafting."""
         self._blocks += 1
-        self._last = width
-        known = next((known for known in self.WIDTHS if known >= width), self.WIDTHS[-1])
+        self._last = size
+        known = next((known for known in self.SIZES if known >= size), self.SIZES[-1])
         self._costs[known].append((self._blocks, seconds))
 
-    def saw_choices(self, guessed: Sequence[int], right: Sequence[int]) -> None:
-        """Of so many guesses in each row, so many were right; what comes after the first wrong one was not judged."""
-        self._right = self.FADING * self._right + sum(right)
-        self._judged = self.FADING * self._judged + sum(
-            found + (found < count or not count) for count, found in zip(guessed, right, strict=True)
+    def record_acceptance(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        """Record the draft tokens and the accepted ones of each row; those after the first rejection do not count."""
+        self._accepted = self.DECAY * self._accepted + sum(accepted)
+        self._verified = self.DECAY * self._verified + sum(
+            found + (found < count or not count) for count, found in zip(drafted, accepted, strict=True)
         )
 
     @property
-    def accuracy(self) -> float:
-        """How often a guess is right."""
-        return min(0.999, self._right / self._judged)
+    def acceptance_rate(self) -> float:
+        return min(0.999, self._accepted / self._verified)
 
     def _known_and_next(self) -> tuple[int, ...]:
-        """Widths that were measured, and the next wider one: blocks grow step by step."""
-        unknown = (place for place, width in enumerate(self.WIDTHS) if not self._costs[width])
-        return self.WIDTHS[: 1 + next(unknown, len(self.WIDTHS))]
+        """The sizes with measurements and the next larger one: blocks grow step by step."""
+        unknown = (index for index, size in enumerate(self.SIZES) if not self._costs[size])
+        return self.SIZES[: 1 + next(unknown, len(self.SIZES))]
 
-    def _speed(self, width: int) -> float:
-        """Tokens in a second."""
-        written = (1 - self.accuracy**width) / (1 - self.accuracy)
-        return written / (self._cost(width) + (width - 1) * min(self._guessing, default=0.0) + 1e-9)
+    def _throughput(self, size: int) -> float:
+        """Expected tokens per second."""
+        tokens = (1 - self.acceptance_rate**size) / (1 - self.acceptance_rate)
+        return tokens / (self._cost(size) + (size - 1) * min(self._drafting, default=0.0) + 1e-9)
 
-    def _cost(self, width: int) -> float:
-        """Seconds, as measured or, where that was not done lately, as hoped for."""
-        if measured := self._measured(width):
+    def _cost(self, size: int) -> float:
+        """Seconds per block: measured, or extrapolated where there is no recent measurement."""
+        if measured := self._measured(size):
             return min(measured)
-        narrower = [(known, min(found)) for known in self.WIDTHS if known < width and (found := self._measured(known))]
-        if len(narrower) > 1:
-            (less, cheaper), (more, dearer) = narrower[-2:]
-            return dearer + self.HOPE * max(0.0, dearer - cheaper) * (width - more) / (more - less)
-        if self._costs[width]:
-            return self._costs[width][-1][1]
-        return narrower[-1][1] if narrower else 0.0
+        smaller = [(known, min(found)) for known in self.SIZES if known < size and (found := self._measured(known))]
+        if len(smaller) > 1:
+            (less, cheaper), (more, dearer) = smaller[-2:]
+            return dearer + self.OPTIMISM * max(0.0, dearer - cheaper) * (size - more) / (more - less)
+        if self._costs[size]:
+            return self._costs[size][-1][1]
+        return smaller[-1][1] if smaller else 0.0
 
-    def _measured(self, width: int) -> list[float]:
-        return [seconds for block, seconds in self._costs[width] if self._blocks - block < self.LATELY]
+    def _measured(self, size: int) -> list[float]:
+        return [seconds for block, seconds in self._costs[size] if self._blocks - block < self.MAX_AGE]
 
 
-class Steady(Pace):
-    """Blocks of one width, whatever they cost."""
+class FixedBlockSize(BlockSize):
+    """Blocks of one size, whatever they cost."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self._width = width
+        self._size = size
 
-    def width(self) -> int:
-        return self._width
+    def next(self) -> int:
+        return self._size
 
 
-class Continuation:
-    """How a batch reads on: token by token, or in blocks where somebody guesses.
+class BlockReader:
+    """Reads a batch token by token, or in blocks of draft tokens if there is a drafter.
 
     The model has read all of each row but its last token.
     """
 
-    def __init__(self, reader: Reader, state: State, drafter: Drafter | None, pace: Pace) -> None:
+    def __init__(self, reader: IncrementalReader, state: State, drafter: Drafter | None, block_size: BlockSize) -> None:
         self.reader = reader
         self.drafter = drafter
-        self.pace = pace
-        self._track = Track(reader.model, state)
-        self._width, self._began = 0, 0.0  # of the block that has yet to be settled
+        self.block_size = block_size
+        self._rows = RewindableReader(reader.model, state)
+        self._size, self._began = 0, 0.0  # of the current block
         if drafter is not None:
             drafter.begin(reader.source)
 
-    def read(self, texts: Sequence[Text], most: int, pick: Pick) -> Block:
-        """Read the last token of each text, and guesses after it; no row has use for more than `most` guesses."""
-        guesses = self._guesses(texts, most, pick)
-        self._began, self._width = time.perf_counter(), 1 + max(map(len, guesses), default=0)
+    def read(self, prefixes: Sequence[Prefix], max_drafts: int, choose: TokenChooser) -> DraftBlock:
+        """Read the last token of each prefix, followed by at most `max_drafts` draft tokens."""
+        drafts = self._draft(prefixes, max_drafts, choose)
+        self._began, self._size = time.perf_counter(), 1 + max(map(len, drafts), default=0)
         device = self.reader.model.device
-        if self._width > 1:
-            block = torch.zeros(len(texts), self._width, dtype=torch.int64)
-            for row, ((_, ids), guessed) in enumerate(zip(texts, guesses, strict=True)):
-                block[row, : 1 + len(guessed)] = torch.tensor([ids[-1], *guessed])
-            self._track.mark()
-            return Block(self._track.read(block.to(device)), guesses)
-        last = torch.tensor([text.ids[-1] for text in texts], device=device)
-        histories, owners = [text.ids for text in texts], [text.owner for text in texts]
-        logits, self._track.state = self.reader.advance(last, self._track.state, histories, owners)
-        return Block(logits, guesses)
+        if self._size > 1:
+            block = torch.zeros(len(prefixes), self._size, dtype=torch.int64)
+            for row, ((_, ids), draft) in enumerate(zip(prefixes, drafts, strict=True)):
+                block[row, : 1 + len(draft)] = torch.tensor([ids[-1], *draft])
+            self._rows.mark()
+            return DraftBlock(self._rows.read(block.to(device)), drafts)
+        last = torch.tensor([prefix.ids[-1] for prefix in prefixes], device=device)
+        histories, owners = [prefix.ids for prefix in prefixes], [prefix.owner for prefix in prefixes]
+        logits, self._rows.state = self.reader.advance(last, self._rows.state, histories, owners)
+        return DraftBlock(logits, drafts)
 
-    def settle(self, guesses: Sequence[Sequence[int]], right: Sequence[int]) -> None:
-        """So many guesses of each row were right: forget the others."""
-        if self.drafter is None or not self._width:  # what was read before the first block was the prompts
+    def accept(self, drafts: Sequence[Sequence[int]], accepted: Sequence[int]) -> None:
+        """Keep the accepted draft tokens of each row and rewind the others."""
+        if self.drafter is None or not self._size:  # before the first block only the prompts have been read
             return
-        if self._width > 1:
-            self.pace.saw_choices([len(row) for row in guesses], right)
-            self._track.take_back([self._width - 1 - count for count in right])
-        self.pace.saw_block(self._width, time.perf_counter() - self._began)
+        if self._size > 1:
+            self.block_size.record_acceptance([len(row) for row in drafts], accepted)
+            self._rows.rewind([self._size - 1 - count for count in accepted])
+        self.block_size.record_block(self._size, time.perf_counter() - self._began)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows only."""
-        self._track.keep(rows)
+        """Continue with a subset of the rows."""
+        self._rows.keep(rows)
 
-    def _guesses(self, texts: Sequence[Text], most: int, pick: Pick) -> list[list[int]]:
-        """None where they do not pay, or where a window must move: then every row reads a single token."""
-        nothing: list[list[int]] = [[] for _ in texts]
+    def _draft(self, prefixes: Sequence[Prefix], max_drafts: int, choose: TokenChooser) -> list[list[int]]:
+        """No draft tokens where they do not pay off or a window must move: then each row reads a single token."""
+        none: list[list[int]] = [[] for _ in prefixes]
         if self.drafter is None:
-            return nothing
-        room = min(self.reader.room(len(text.ids) - 1) for text in texts)
-        count = int(min(most, room - 1, self.pace.width() - 1))
+            return none
+        room = min(self.reader.room(len(prefix.ids) - 1) for prefix in prefixes)
+        count = int(min(max_drafts, room - 1, self.block_size.next() - 1))
         if count < 1:
-            return nothing
+            return none
         began = time.perf_counter()
-        guesses = self.drafter.propose(texts, count, pick)
-        self.pace.saw_guesses(count, time.perf_counter() - began)
-        return guesses
+        drafts = self.drafter.propose(prefixes, count, choose)
+        self.block_size.record_drafting(count, time.perf_counter() - began)
+        return drafts

@@ -1,9 +1,9 @@
-"""Translating: beam search over models of a target given a source, in batches of sources of similar length.
+"""Translation of token ids, in batches of sources of similar length.
 
-The search itself is `beam.beam_search`, which knows models through `start` and `extend` alone; greedy search with a
-draft is `generate.generate`, and finds the same. What attention tells
-(coverage, and elsewhere alignments) is read afterwards, by one more pass over the finished translations: exact,
-and no family has to carry its attention through the search.
+Autoregressive models are searched by `beam.beam_search`, or greedily with a draft by `generation.generate_tokens`,
+which finds the same. Parallel models generate by themselves. Attention weights (for coverage, copying and alignments)
+are computed afterwards by one more pass over the finished translations: this is exact, and no family has to keep its
+attention during the search.
 
 Shape letters: T target positions, S source positions.
 """
@@ -20,49 +20,52 @@ from torch import Tensor
 
 from chainrule.config import Settings
 from chainrule.data.batching import by_length
-from chainrule.decoding.beam import beam_search
-from chainrule.decoding.choose import GREEDY
+from chainrule.decoding.beam import NORMALISERS, beam_search
 from chainrule.decoding.drafts import Drafter
-from chainrule.decoding.generate import Finish, Generation, generate
-from chainrule.decoding.ranking import NORMALISERS, coverage
-from chainrule.decoding.reading import PREFILL_LOGITS
-from chainrule.decoding.speculative import Pace
+from chainrule.decoding.generation import Finish, Generation, generate_tokens
+from chainrule.decoding.incremental import PREFILL_LOGITS
+from chainrule.decoding.sampling import GREEDY
+from chainrule.decoding.speculative import BlockSize
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel, DensityModel
-from chainrule.interface.conditional import Conditional, HasAttention, ParallelModel
+from chainrule.interface.conditional import (
+    Conditional,
+    DecodingBudget,
+    HasAttention,
+    ParallelModel,
+    ParallelOutput,
+)
 from chainrule.nn.shortlist import Shortlists
 from chainrule.types import Batch, Sequences
 
-TOKENS_AT_ONCE = 8192
-"""Source tokens in a batch, padding and beam included: bounds the memory however long the sentences are."""
+MAX_BATCH_TOKENS = 8192
+"""Maximum number of source tokens per batch, including padding and beam; bounds the memory for long sentences."""
 
 
 class Search(Settings):
-    """How translations are looked for and ranked."""
+    """How translations are searched for and ranked."""
 
-    beam: int = Field(5, ge=1, description="hypotheses that are followed; 1 is greedy decoding")
-    n_best: int = Field(1, ge=1, description="translations of each source, best first; at most as many as the beam")
+    beam: int = Field(5, ge=1, description="beam width; 1 is greedy decoding")
+    n_best: int = Field(1, ge=1, description="number of translations per source, best first; at most the beam width")
     length_penalty: float = Field(1.0, description="0 ranks by probability, 1 by its mean per token, more: longer")
     normaliser: Literal["power", "wu"] = Field("power", description="length^A, or ((5 + length) / 6)^A")
-    coverage_penalty: float = Field(0.0, ge=0, description="weight of what the attention has left out; 0: none")
-    growth: float = Field(3.0, ge=0, description="a translation has at most so many tokens for each source token,")
-    slack: int = Field(50, ge=1, description="and this many more")
-    passes: int | None = Field(None, ge=1, description="parallel models: passes over a target; none: the model's own")
+    coverage_penalty: float = Field(0.0, ge=0, description="weight of the coverage penalty of Wu et al. 2016; 0: none")
+    growth: float = Field(3.0, ge=0, description="maximum number of target tokens per source token,")
+    slack: int = Field(50, ge=1, description="plus this many")
+    passes: int | None = Field(None, ge=1, description="parallel models: refinement passes; none: the model's default")
     length_candidates: int | None = Field(
-        None, ge=1, description="parallel models that choose a length: how many are tried; none: the model's own"
+        None, ge=1, description="parallel models that predict a length: lengths tried; none: the model's default"
     )
-    shortlist: bool = Field(False, description="only words on a list made for each source, of models that have one")
+    shortlist: bool = Field(False, description="score only a shortlist of words per source, if the model has one")
 
     @model_validator(mode="after")
     def _beam_holds_the_results(self) -> Self:
         if self.n_best > self.beam:
-            raise ValueError(
-                f"n_best {self.n_best} is more than a beam of {self.beam} can hold; raise beam to {self.n_best}"
-            )
+            raise ValueError(f"n_best {self.n_best} exceeds the beam width {self.beam}; raise beam to {self.n_best}")
         return self
 
     def limit(self, source_length: int, context: int | None) -> int:
-        """How long a translation may become. It depends on its own source only, never on the batch."""
+        """Maximum length of a translation. It depends on its own source only, never on the batch."""
         longest = math.ceil(self.growth * source_length) + self.slack
         return longest if context is None else min(longest, context)
 
@@ -71,20 +74,20 @@ class Search(Settings):
 
 
 class Translation(NamedTuple):
-    """One translation of a source."""
+    """One translation of a source, as token ids."""
 
     ids: list[int]  # in the order of the model, without EOS
-    log_prob: float  # nats, log P(ids, EOS | source); without EOS where it was cut
-    score: float  # what it was ranked by
-    finished: Finish  # "eos", or "length" where it was cut
+    log_prob: float  # nats, log P(ids, EOS | source); without EOS if it was cut
+    score: float  # the ranking score
+    finished: Finish  # "eos", or "length" if it was cut
 
-    def written(self, eos: int) -> list[int]:
-        """What the model has predicted: the ids, and EOS where it came to that."""
+    def with_eos(self, eos: int) -> list[int]:
+        """All predicted tokens: the ids, and EOS if it was reached."""
         return [*self.ids, eos] if self.finished == "eos" else self.ids
 
 
-def translate(
-    model: AutoregressiveModel,
+def decode_sources(
+    model: AutoregressiveModel | ParallelModel,
     sources: Sequence[Sequence[int]],
     search: Search,
     *,
@@ -95,77 +98,107 @@ def translate(
 ) -> list[list[Translation]]:
     """The best translations of each source (ids that end with EOS), in the order of the sources.
 
-    At most `batch` sources are searched at once, those of similar length together. What a source gives does not
-    depend on those beside it. A `draft` makes greedy search faster and changes nothing else (see `speculative`).
+    At most `batch` sources are decoded at once, those of similar length together. The result for a source does not
+    depend on the others. A parallel model gives one translation per source. A `draft` makes greedy search faster
+    without changing its result (see `speculative`).
     """
-    source_context(model)  # which refuses a model that has no source
-    if draft is not None and search.beam > 1:
-        raise DecodingError(
-            f"a draft guesses what greedy search finds, and a beam of {search.beam} was asked for; "
-            "set the beam to 1, or leave out the draft"
+    source_context(model)  # raises DecodingError for a model without a source
+    decoder: _AutoregressiveDecoder | _ParallelDecoder
+    if isinstance(model, ParallelModel):
+        if draft is not None:
+            raise DecodingError("this model generates all tokens in parallel, so it cannot use a draft; leave it out")
+        decoder = _ParallelDecoder(model, search, eos, suppress)
+    else:
+        if search.passes is not None or search.length_candidates is not None:
+            raise DecodingError(
+                "passes and length candidates are options of parallel models, and this model is autoregressive; "
+                "leave them out, or use a run of a parallel family, such as nonautoregressive"
+            )
+        if draft is not None and search.beam > 1:
+            raise DecodingError(
+                f"a draft is for greedy search, and the beam width is {search.beam}; "
+                "set the beam width to 1, or leave out the draft"
+            )
+        decoder = _AutoregressiveDecoder(
+            shortlisted(model) if search.shortlist else model, search, eos, suppress, draft
         )
-    if search.shortlist:
-        model = shortlisted(model)
-    decoder = _Decoder(model, search, eos, suppress, draft)
     found: list[list[Translation]] = [[] for _ in sources]
-    for rows in by_length([len(source) for source in sources], batch, TOKENS_AT_ONCE // search.beam):
-        for row, translations in zip(rows, decoder.translate([sources[row] for row in rows]), strict=True):
+    for rows in by_length([len(source) for source in sources], batch, MAX_BATCH_TOKENS // decoder.rows_per_source):
+        for row, translations in zip(rows, decoder.decode_batch([sources[row] for row in rows]), strict=True):
             found[row] = translations
     return found
 
 
-class _Decoder:
-    """How the batches of one request are translated, one after the other."""
-
+class _AutoregressiveDecoder:
     def __init__(
         self, model: AutoregressiveModel, search: Search, eos: int, suppress: Sequence[int], draft: Drafter | None
     ) -> None:
         self.model, self.search, self.eos, self.suppress, self.draft = model, search, eos, suppress, draft
-        self.pace = Pace()  # of all batches: a sentence is too short to find out anew how far to guess ahead
+        self.rows_per_source = search.beam
+        self.block_size = BlockSize()  # shared by all batches: one sentence is too short to adapt to
 
-    def translate(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
-        results = self._searched(sources) if self.draft is None else self._drafted(sources)
+    def decode_batch(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
+        packed = Sequences.pack(sources, self.model.device)
+        limits = [self.search.limit(len(source), self.model.context) for source in sources]
+        results = self._beam_search(packed, limits) if self.draft is None else self._greedy(packed, limits)
         translations = [[_translation(one, self.search) for one in found] for found in results]
         if not self.search.coverage_penalty:
             return translations
         return [
-            _covering(self.model, source, found, self.search, self.eos)
+            _rank_by_coverage(self.model, source, found, self.search, self.eos)
             for source, found in zip(sources, translations, strict=True)
         ]
 
-    def _searched(self, sources: Sequence[Sequence[int]]) -> list[list[Generation]]:
+    def _beam_search(self, sources: Sequences, limits: list[int]) -> list[list[Generation]]:
         search = self.search
         return beam_search(
             self.model,
-            [[]] * len(sources),
+            [[]] * len(limits),
             width=search.beam,
-            length=self._limits(sources),
+            length=limits,
             eos=self.eos,
             length_penalty=search.length_penalty,
             normaliser=NORMALISERS[search.normaliser],
             num=search.beam if search.coverage_penalty else search.n_best,
             ended_first=True,
             suppress=self.suppress,
-            source=Sequences.pack(sources, self.model.device),
+            source=sources,
         )
 
-    def _drafted(self, sources: Sequence[Sequence[int]]) -> list[list[Generation]]:
-        found = generate(
+    def _greedy(self, sources: Sequences, limits: list[int]) -> list[list[Generation]]:
+        found = generate_tokens(
             self.model,
-            [[]] * len(sources),
-            length=self._limits(sources),
+            [[]] * len(limits),
+            length=limits,
             sampling=GREEDY,
-            seeds=[0] * len(sources),  # nothing is drawn
+            seeds=[0] * len(limits),  # unused
             eos=self.eos,
             suppress=self.suppress,
-            source=Sequences.pack(sources, self.model.device),
+            source=sources,
             draft=self.draft,
-            pace=self.pace,
+            block_size=self.block_size,
         )
         return [[one] for one in found]
 
-    def _limits(self, sources: Sequence[Sequence[int]]) -> list[int]:
-        return [self.search.limit(len(source), self.model.context) for source in sources]
+
+class _ParallelDecoder:
+    def __init__(self, model: ParallelModel, search: Search, eos: int, suppress: Sequence[int]) -> None:
+        self.model, self.eos, self.suppress = model, eos, suppress
+        self.budget = decoding_budget(model, search)
+        self.rows_per_source = self.budget.lengths
+
+    @torch.inference_mode()
+    def decode_batch(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
+        packed = Sequences.pack(sources, self.model.device)
+        outputs = self.model.generate(packed, self.budget, eos=self.eos, suppress=self.suppress)
+        return [[_cut_at_eos(output, self.eos)] for output in outputs]
+
+
+def decoding_budget(model: ParallelModel, search: Search) -> DecodingBudget:
+    """The budget of the search, with the model's defaults where the search has none."""
+    default = model.default_budget
+    beam = search.beam if default.beam > 1 else 1
+    return DecodingBudget(search.passes or default.passes, search.length_candidates or default.lengths, beam)
 
 
 def _translation(found: Generation, search: Search) -> Translation:
@@ -173,25 +206,46 @@ def _translation(found: Generation, search: Search) -> Translation:
     return Translation(found.ids, found.log_prob, search.score(found.log_prob, length), found.finished)
 
 
-def _covering(
+def _cut_at_eos(output: ParallelOutput, eos: int) -> Translation:
+    """Tokens after the first EOS are not part of the output."""
+    ids, ended = output.ids, eos in output.ids
+    return Translation(
+        ids[: ids.index(eos)] if ended else ids, output.log_prob, output.score, "eos" if ended else "length"
+    )
+
+
+MIN_ATTENTION = 1e-6
+"""Lower bound on the total attention to a source token: ignoring one is penalised, not impossible."""
+
+
+def coverage(attention: Tensor, source_length: int) -> float:
+    """Σ_s log min(Σ_t attention_ts, 1) of attention (T, S): 0 if every source token is fully attended to.
+
+    (Wu et al. 2016, equation 14.) Source tokens with little attention tend to be missing from the translation.
+    """
+    totals = attention[:, :source_length].sum(0).clamp(MIN_ATTENTION, 1.0)
+    return math.fsum(torch.log(totals).tolist())
+
+
+def _rank_by_coverage(
     model: AutoregressiveModel, source: Sequence[int], found: Sequence[Translation], search: Search, eos: int
 ) -> list[Translation]:
-    """Rank all that the search has finished anew, by score + β · coverage; what was cut stays behind what ended."""
-    maps = attention(model, [source] * len(found), [one.written(eos) for one in found])
-    weighed = [
+    """Rank all finished hypotheses by score + β · coverage; those cut by the limit rank after those that ended."""
+    maps = attention(model, [source] * len(found), [one.with_eos(eos) for one in found])
+    rescored = [
         one._replace(score=one.score + search.coverage_penalty * coverage(weights, len(source)))
         for one, weights in zip(found, maps, strict=True)
     ]
-    weighed.sort(key=lambda one: (one.finished != "length", one.score), reverse=True)
-    return weighed[: search.n_best]
+    rescored.sort(key=lambda one: (one.finished != "length", one.score), reverse=True)
+    return rescored[: search.n_best]
 
 
 @torch.inference_mode()
 def attention(model: DensityModel, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Of each pair, (T, S): how much the prediction of each target token looked at each source token."""
+    """Cross-attention weights (T, S) of each pair, the mean over layers and heads."""
     if not isinstance(model, HasAttention):
         raise DecodingError(
-            "this model has no attention over its source, so coverage, copying and alignments are not possible; "
+            "this model has no cross-attention, which coverage, copying and alignments need; "
             "train a family that has it, such as transformer"
         )
     maps = model.attention_maps(Batch(Sequences.pack(targets, model.device), Sequences.pack(sources, model.device)))
@@ -208,17 +262,17 @@ def log_probs(
     *,
     batch: int = 32,
 ) -> list[float]:
-    """Nats, log P(target | source), of each pair of ids that end with EOS, in the order given.
+    """Log P(target | source) in nats of each pair of ids that end with EOS, in the order given.
 
-    What is longer than the model can read or write has no probability: minus infinity.
+    A pair that exceeds the model's context has probability 0: minus infinity.
     """
     limit, source_limit = model.context or math.inf, source_context(model) or math.inf
     found = [-math.inf] * len(sources)
     lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
     fitting = [row for row in range(len(sources)) if len(sources[row]) <= source_limit and len(targets[row]) <= limit]
-    at_once = min(TOKENS_AT_ONCE, PREFILL_LOGITS // model.vocabulary)
-    for group in by_length([lengths[row] for row in fitting], batch, at_once):
-        rows = [fitting[place] for place in group]
+    max_tokens = min(MAX_BATCH_TOKENS, PREFILL_LOGITS // model.vocabulary)
+    for group in by_length([lengths[row] for row in fitting], batch, max_tokens):
+        rows = [fitting[index] for index in group]
         pairs = Batch(
             Sequences.pack([targets[row] for row in rows], model.device),
             Sequences.pack([sources[row] for row in rows], model.device),
@@ -229,17 +283,17 @@ def log_probs(
 
 
 def shortlisted(model: DensityModel) -> AutoregressiveModel:
-    """The same model with its shortlist."""
+    """The model restricted to its shortlist."""
     if not isinstance(model, Shortlists):
         raise DecodingError("this family has no shortlist; leave it out, or train fat with model.shortlist.partners=20")
     return model.shortlisted()
 
 
 def source_context(model: DensityModel) -> int | None:
-    """The longest source that the model can read; None where there is no limit."""
+    """Maximum source length of the model; None if unlimited."""
     if not isinstance(model, Conditional):
         raise DecodingError(
-            f"this is a {model.task} model, which translates nothing; "
-            "give a run of a translation family, such as transformer"
+            f"this is a {model.task} model, which has no source to translate; "
+            "use a run of a translation family, such as transformer"
         )
     return model.source_context

@@ -32,6 +32,7 @@ from torch import Tensor
 from chainrule.config import Settings
 from chainrule.data.batching import by_length
 from chainrule.data.corpus import Corpus
+from chainrule.data.windows import SlidingWindow, Window
 from chainrule.errors import ConfigError, DataError
 from chainrule.interface.base import AutoregressiveModel, DensityModel
 from chainrule.interface.conditional import Conditional, ParallelModel
@@ -103,7 +104,7 @@ def protocol_for(
         limit = "the model has no context limit, so there are no windows" if context is None else f"1 to {context}"
         raise ConfigError(f"stride {stride} cannot be used: {limit}")
     if context is not None:
-        stride = stride or max(1, context // 2)
+        stride = stride or SlidingWindow.half_overlapping(context).stride
     if corpus.offsets is not None:
         return Protocol(
             method="documents",
@@ -258,7 +259,8 @@ def predictions(
     elif protocol.method == "windows":
         assert protocol.context is not None
         assert protocol.stride is not None
-        yield from _windows(model, corpus.tokens, _cut(0, limit, protocol.context, protocol.stride))
+        windows = SlidingWindow(protocol.context, protocol.stride).cut(0, limit)
+        yield from _windows(model, corpus.tokens, windows)
     else:
         assert corpus.offsets is not None
         yield from _windows(model, corpus.tokens, _documents(corpus.offsets, limit, protocol), source)
@@ -284,30 +286,13 @@ def _carried(model: AutoregressiveModel, tokens: np.ndarray, begin: int, end: in
         yield Predictions(torch.arange(first, first + len(ids)), ids, logits)
 
 
-class Window(NamedTuple):
-    """Tokens [begin, end) are read from BOS; those from `scored` on count."""
-
-    begin: int
-    scored: int
-    end: int
-    document: int = 0
-
-
-def _cut(begin: int, end: int, context: int, stride: int, document: int = 0) -> Iterator[Window]:
-    """Windows over one text: each scores what the ones before it have not."""
-    done = begin
-    while done < end:
-        stop = min(end, done + (context if done == begin else stride))
-        yield Window(max(begin, stop - context), done, stop, document)
-        done = stop
-
-
 def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[Window]:
     """Whole documents, or their windows, until the limit is reached, which may be within a document."""
     for document, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         if begin >= limit:
             return
-        yield from _cut(begin, min(end, limit), protocol.context or end - begin, protocol.stride or 1, document)
+        sliding = SlidingWindow(protocol.context or end - begin, protocol.stride or 1)
+        yield from sliding.cut(begin, min(end, limit), document)
 
 
 def _windows(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from chainrule.config import Settings
-from chainrule.decoding import Search, Translated, Translator, streamed
+from chainrule.decoding import Search, TranslatedText, Translator
 from chainrule.errors import DataError, MissingExtra
 
 if TYPE_CHECKING:
@@ -96,11 +96,8 @@ def score_translations(
         raise DataError(f"{len(sources)} sources came with {len(references)} references; give one reference to each")
     metrics(target_language)  # what is missing is said before the work, not after it
 
-    def translate(texts: Sequence[str]) -> list[list[Translated]]:
-        return translator.translate(texts, search, batch=batch)
-
-    best: list[Translated] = []
-    for found in streamed(sources, translate, window=AT_ONCE * batch):
+    best: list[TranslatedText] = []
+    for found in translator.translate_stream(sources, search, batch=batch, window=AT_ONCE * batch):
         best.append(found[0])
         if progress is not None:
             progress(len(best) / len(sources))
@@ -113,7 +110,7 @@ def score_translations(
         nats_per_token=-sum(nats for nats, _ in possible) / max(1, tokens),
         tokens=tokens,
         sentences=len(references),
-        carried=sum(one.is_carried for one in best),
+        carried=sum(one.is_untranslated for one in best),
         cut=sum(one.finished == "length" for one in best),
         unscored=len(opinions) - len(possible),
         search=search,

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from chainrule.decoding import Sampling, beam_search, generate
+from chainrule.decoding import Sampling, beam_search, generate_tokens
 from chainrule.errors import ChainruleError
 from chainrule.interface.base import AutoregressiveModel, Model, Recomputed
 from chainrule.interface.conditional import Conditional
@@ -277,7 +277,7 @@ def beam_of_one_is_greedy(subject: Subject) -> None:
     length = min(6, subject.length)
     prompts = [subject.ids(count, seed=count).tolist() for count in (0, 1, 2)]
     settings = {"length": length, "eos": None, "source": subject.source(range(3))}
-    greedy = generate(subject.model, prompts, sampling=Sampling(greedy=True), seeds=[0] * 3, **settings)  # type: ignore[arg-type]
+    greedy = generate_tokens(subject.model, prompts, sampling=Sampling(greedy=True), seeds=[0] * 3, **settings)  # type: ignore[arg-type]
     beams = beam_search(subject.model, prompts, width=1, num=1, **settings)  # type: ignore[arg-type]
     for one, (best, *_) in zip(greedy, beams, strict=True):
         require(list(one.ids) == list(best.ids), "a beam of width 1 and greedy decoding differ")
@@ -291,11 +291,13 @@ def prompts_in_a_batch_are_as_alone(subject: Subject) -> None:
     seeds = [5, 6, 7, 8]
     sampling = Sampling(temperature=0.9)
     source = subject.source(range(4))
-    together = generate(subject.model, prompts, length=length, sampling=sampling, seeds=seeds, source=source)
+    together = generate_tokens(subject.model, prompts, length=length, sampling=sampling, seeds=seeds, source=source)
     beams = beam_search(subject.model, prompts, width=2, length=length, source=source)
     for row, prompt in enumerate(prompts):
         own = subject.source([row])
-        [alone] = generate(subject.model, [prompt], length=length, sampling=sampling, seeds=[seeds[row]], source=own)
+        [alone] = generate_tokens(
+            subject.model, [prompt], length=length, sampling=sampling, seeds=[seeds[row]], source=own
+        )
         require(list(alone.ids) == list(together[row].ids), "a prompt sampled in a batch gives another text than alone")
         [[searched]] = beam_search(subject.model, [prompt], width=2, length=length, source=own)
         require(list(searched.ids) == list(beams[row][0].ids), "a prompt searched in a batch gives another text")

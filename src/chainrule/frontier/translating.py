@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from chainrule.data.cache import fingerprint
-from chainrule.decoding import Search, Translated
+from chainrule.decoding import Search, TranslatedText
 from chainrule.decoding.drafts import Drafter
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.translation import corpus_scores, metrics
@@ -60,8 +60,8 @@ class TranslatingWay(Way):
             signatures={"BLEU": found["bleu_signature"], "chrF": found["chrf_signature"]},
         )
 
-    def _translate(self, texts: Sequence[str], batch: int) -> list[Translated]:
-        found = self.translator.translate(texts, self.search, batch=batch, draft=self._drafter)
+    def _translate(self, texts: Sequence[str], batch: int) -> list[TranslatedText]:
+        found = self.translator.translate_texts(texts, self.search, batch=batch, draft=self._drafter)
         return [best for best, *_ in found]
 
     @cached_property

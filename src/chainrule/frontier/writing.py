@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from chainrule.decoding import GREEDY, Sampling, generate
+from chainrule.decoding import GREEDY, Sampling, generate_tokens
 from chainrule.decoding.drafts import Drafter
 from chainrule.errors import DataError
 from chainrule.evaluation.likelihood import protocol_for, score
@@ -56,7 +56,7 @@ class WritingWay(Way):
         written: list[Output] = []
         for begin in range(0, len(items), batch):
             group = items[begin : begin + batch]
-            found = generate(
+            found = generate_tokens(
                 self.text.opened.autoregressive,
                 [self.text.prompts[item] for item in group],
                 length=LENGTH,

@@ -57,7 +57,7 @@ class Model(nn.Module, ABC):
     def context(self) -> int | None:
         """The longest sequence that the model can read from its start; None where there is no limit.
 
-        Longer text is read by moving a window (see `evaluation.likelihood` and `decoding.generate`), which is a
+        Longer text is read by moving a window (see `evaluation.likelihood` and `decoding.generation`), which is a
         choice of protocol and not a property of the distribution, so models never do it by themselves.
         """
         return None

@@ -11,8 +11,8 @@ from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Pairs
 from chainrule.data.parallel import PairedCorpus, PreparedPairs
-from chainrule.decoding.sentences import Translator
 from chainrule.decoding.translation import Search
+from chainrule.decoding.translator import Translator
 from chainrule.errors import ConfigError, MissingExtra
 from chainrule.evaluation.translation import corpus_scores
 from chainrule.interface.base import NeuralModel, Trainable
@@ -99,7 +99,7 @@ class PairMaterial(Material):
         search = Search(beam=1, growth=2 * len(valid.target) / len(valid.source), slack=10)
 
         def figures() -> Record:
-            found = translator.translate(sources, search, batch=len(sources))
+            found = translator.translate_texts(sources, search, batch=len(sources))
             scores = corpus_scores(
                 [best.text for best, *_ in found], references, target_language=config.data.target_language or ""
             )

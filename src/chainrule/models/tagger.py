@@ -61,7 +61,7 @@ class Tagger(Conditional, TabledReadout):
         v = BiLSTM(w_1 … w_N),    h_t = ReLU(A v_t + B g_t + a),    P(y_t | y_<t, s) = softmax(W h_t + b)
 
     where g_t is the embedding of y_{t−1} (order 1: the sequence-labelling model of the notes), or what an LSTM makes of
-    all tags before t (recurrent). A first-order model has an exact best sequence (see `decoding.viterbi`).
+    all tags before t (recurrent). A first-order model has an exact best sequence (see `decoding.structured`).
 
     A sentence has as many tags as words, and no EOS. The chain rule itself knows no end: past the last word v_t is zero
     and tags follow from tags alone, so P is normalised over the tag sequences of every length.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from chainrule.decoding.filling import Filling, Limits, fill
+from chainrule.decoding.filling import Filling, FillSearch, fill
 from chainrule.errors import ConfigError
 from chainrule.runs.embeddings import EmbeddingRun
 from chainrule.tokenizers.bytes import Bytes
@@ -39,7 +39,7 @@ class FillingRun(EmbeddingRun):
         if beam is not None and beam < num:
             raise ConfigError(f"{num} fillings were asked of a beam of {beam}; raise beam to {num}")
         parts = [self.tokenizer.encode(part).tolist() for part in self._parts(text)]
-        limits = Limits(beam=beam or max(8, num), longest=longest, suppress=tuple(self._suppressed))
+        limits = FillSearch(beam=beam or max(8, num), longest=longest, suppress=tuple(self._suppressed))
         found = fill(self.model, parts, limits, eos=self.tokenizer.eos)
         return [self._filled(parts, one) for one in found[:num]]
 

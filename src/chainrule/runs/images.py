@@ -14,7 +14,7 @@ from chainrule.config import DataConfig, ImageForm, RunConfig, Settings
 from chainrule.data.corpus import Corpus, Report, token_type
 from chainrule.data.image_files import Pixels, read_images
 from chainrule.data.images import ImageCorpus, brightness, encode, prepare_images
-from chainrule.decoding import Sampling, stream
+from chainrule.decoding import Sampling, stream_tokens
 from chainrule.errors import DataError, DecodingError, nearest
 from chainrule.evaluation.images import ImageScore
 from chainrule.evaluation.likelihood import Score, score
@@ -142,7 +142,7 @@ class ImageRun(SequenceRun):
             canvas[:, :known] = complete.reshape(-1)[:known]
         yield Drawing(self._unflattened(canvas), known)
         prompts: Sequence[list[int]] = canvas[:, :known].tolist()
-        for tokens in stream(
+        for tokens in stream_tokens(
             self.model,
             prompts,
             length=self.form.size - known,

@@ -12,7 +12,7 @@ import torch
 
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.squad import Answer, Cutter, Passage, Question, encode_questions, read_squad
-from chainrule.decoding.pointing import Span, best_spans
+from chainrule.decoding.structured import Span, best_spans
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.reading import ReadingScore, reading_score
 from chainrule.models.reader import SpanReader
@@ -63,7 +63,7 @@ class ReadingRun(PredictingRun):
 
     def _best(self, passages: Sequence[Passage], spans: Sequence[Span]) -> Answered:
         passage, span = max(zip(passages, spans, strict=True), key=lambda found: found[1].log_odds)
-        nothing = [min(one.log_nowhere, -1e-12) for one in spans]  # a probability of 1 would leave no odds at all
+        nothing = [min(one.log_no_answer, -1e-12) for one in spans]  # a probability of 1 would leave no odds at all
         total = [math.log(-math.expm1(nats)) - nats for nats in nothing]  # log o_i
         among = torch.tensor([0.0, *total], dtype=torch.float64).logsumexp(0).item()
         begin = passage.tokens[span.first - 1].begin
@@ -122,7 +122,7 @@ class ReadingRun(PredictingRun):
             if progress is not None:
                 progress(0.9 * number / len(questions))
         sources, targets = zip(*passages.ids(), strict=True)
-        told = [span.log_nowhere < math.log(0.5) for span in self.spans([source.tolist() for source in sources])]
+        told = [span.log_no_answer < math.log(0.5) for span in self.spans([source.tolist() for source in sources])]
         return reading_score(questions, found, here=[bool(target[0]) for target in targets], told=told)
 
 

@@ -10,8 +10,8 @@ from chainrule.data.conllu import encode_tagged, read_tagged, spelled, written
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import normalisation_of
 from chainrule.decoding.beam import beam_search
-from chainrule.decoding.generate import Generation
-from chainrule.decoding.viterbi import viterbi
+from chainrule.decoding.generation import Generation
+from chainrule.decoding.structured import viterbi
 from chainrule.errors import ConfigError, nearest
 from chainrule.evaluation.labels import LabelScore, label_score
 from chainrule.models.tagger import Tagger
@@ -51,7 +51,7 @@ class TagRun(PredictingRun):
     ) -> Iterator[Tags | None]:
         """The best tags of each sentence, in order; None for one without words. Any number of sentences may come.
 
-        By default the search is exact where it can be (see `decoding.viterbi`), and a beam elsewhere.
+        By default the search is exact where it can be (see `decoding.structured`), and a beam elsewhere.
         """
         normalise = normalisation_of(self.config.data)
 

@@ -9,9 +9,15 @@ from typing import Any, NamedTuple, Self
 from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus, Report, encode_file, prepare
-from chainrule.decoding import Generation, Sampling, beam_search, stream
-from chainrule.decoding.drafts import Drafter, EitherDrafter, LookupDrafter, ModelDrafter, counted_draft
-from chainrule.decoding.plan_drafts import PlanDrafter
+from chainrule.decoding import Generation, Sampling, beam_search, stream_tokens
+from chainrule.decoding.drafts import (
+    Drafter,
+    FallbackDrafter,
+    LookaheadDrafter,
+    LookupDrafter,
+    ModelDrafter,
+    ngram_draft_model,
+)
 from chainrule.errors import ConfigError, DataError, DecodingError
 from chainrule.interface.base import AutoregressiveModel, Model
 from chainrule.interface.capabilities import BlockPredictor, is_right_to_left
@@ -132,7 +138,7 @@ class TextRun(TokenRun, SequenceRun):
         rows: list[list[int]] = [[] for _ in range(num)]
         log_probs = [0.0] * num
         shown = 0
-        for tokens in stream(
+        for tokens in stream_tokens(
             self.autoregressive,
             [ids] * num,
             length=length,
@@ -158,9 +164,9 @@ class TextRun(TokenRun, SequenceRun):
     def drafter(self, draft: TextRun | str) -> Drafter:
         """Who guesses ahead: a smaller run; "ngram", counted in the training data; or "self", its text or plan."""
         if draft == "self":
-            return PlanDrafter(self.autoregressive) if isinstance(self.model, BlockPredictor) else LookupDrafter()
+            return LookaheadDrafter(self.autoregressive) if isinstance(self.model, BlockPredictor) else LookupDrafter()
         if draft == "ngram":
-            return EitherDrafter(LookupDrafter(shortest=SURE_END), ModelDrafter(self._counted_draft()))
+            return FallbackDrafter(LookupDrafter(shortest=SURE_END), ModelDrafter(self._counted_draft()))
         if isinstance(draft, str):
             raise ConfigError(f"the draft is {draft!r}; give a run, 'ngram' or 'self'")
         one_tokenizer = draft.tokenizer.to_json() == self.tokenizer.to_json()
@@ -178,7 +184,7 @@ class TextRun(TokenRun, SequenceRun):
             raise DecodingError(
                 f"an n-gram draft is counted in the training data, which cannot be read ({error}); draft with self"
             ) from None
-        return counted_draft(corpus, self.model.vocabulary, backwards=is_right_to_left(self.model))
+        return ngram_draft_model(corpus, self.model.vocabulary, right_to_left=is_right_to_left(self.model))
 
     def _show(
         self, ids: list[int], done: Text | None, shown: int, show: Callable[[str], None], stop: Sequence[str]

@@ -12,10 +12,9 @@ from chainrule.data.cleaning import sentence
 from chainrule.data.corpus import Corpus
 from chainrule.data.parallel import PairedCorpus, PairTokenizers, encode_pairs
 from chainrule.data.source import normalisation_of
-from chainrule.decoding import Alignment, Search, Translated, Translator, agreed, streamed
-from chainrule.decoding.drafts import Drafter, ModelDrafter
-from chainrule.decoding.plan_drafts import PlanDrafter
-from chainrule.decoding.sentences import LONGEST, WINDOW
+from chainrule.decoding import Alignment, Search, TranslatedText, Translator
+from chainrule.decoding.drafts import Drafter, LookaheadDrafter, ModelDrafter
+from chainrule.decoding.translator import BUFFERED_LINES, MAX_SOURCE_TOKENS
 from chainrule.errors import ConfigError, DecodingError
 from chainrule.evaluation.translation import TranslationScore, score_translations
 from chainrule.interface.base import AutoregressiveModel, Model
@@ -81,48 +80,37 @@ class TranslationRun(TokenRun):
 
     def translate(
         self,
-        texts: str | Iterable[str | Translated],
+        texts: str | Iterable[str | TranslatedText],
         search: Search | None = None,
         *,
         batch: int = 32,
-        longest: int = LONGEST,
+        longest: int = MAX_SOURCE_TOKENS,
         copy_unknown: bool = False,
         agree_with: TranslationRun | None = None,
         draft: TranslationRun | str | None = None,
-        window: int = WINDOW,
-    ) -> Iterator[list[Translated]]:
+        window: int = BUFFERED_LINES,
+    ) -> Iterator[list[TranslatedText]]:
         """The best translations of each text, best first, in the order of the texts; any number of texts may come.
 
         Empty texts stay empty, and texts of more than `longest` tokens go through as they are: `finished` says so.
         With `agree_with`, what both runs find is ranked by both, say one that writes from left to right and one that
         writes from right to left. A `draft` makes greedy search faster and changes nothing else (see `drafter`).
         """
-        search, translator = search or Search(), self.translator()
-        if agree_with is None:
-            drafter = None if draft is None else self.drafter(draft)
-
-            def translate(held: Sequence[str]) -> list[list[Translated]]:
-                return translator.translate(
-                    held, search, batch=batch, longest=longest, copy_unknown=copy_unknown, draft=drafter
-                )
-        else:
-            if draft is not None:
-                raise ConfigError(
-                    "two runs agree on what their searches find, and no draft speeds that up; leave it out"
-                )
-            if copy_unknown:
-                raise ConfigError("two runs cannot agree on what only one of them has copied; leave out copy_unknown")
-            other = agree_with.translator()
-
-            def translate(held: Sequence[str]) -> list[list[Translated]]:
-                return agreed(translator, other, held, search, batch=batch, longest=longest)
-
-        return streamed([texts] if isinstance(texts, str) else texts, translate, window=window)
+        return self.translator().translate_stream(
+            [texts] if isinstance(texts, str) else texts,
+            search or Search(),
+            batch=batch,
+            longest=longest,
+            copy_unknown=copy_unknown,
+            agree_with=None if agree_with is None else agree_with.translator(),
+            draft=None if draft is None else self.drafter(draft),
+            window=window,
+        )
 
     def drafter(self, draft: TranslationRun | str) -> Drafter:
         """Who guesses ahead: "self", what the model has planned from the source alone; or a smaller run."""
         if draft == "self":
-            return PlanDrafter(self.autoregressive)
+            return LookaheadDrafter(self.autoregressive)
         if isinstance(draft, str):
             raise ConfigError(f"the draft is {draft!r}; give a run, or 'self'")
         one_vocabulary = all(
@@ -160,7 +148,7 @@ class TranslationRun(TokenRun):
         """Where each token of a translation, the model's own unless one is given, has looked in the source."""
         if target is None:
             [[best, *_]] = self.translate(source, Search(beam=beam))
-            if best.is_carried:
+            if best.is_untranslated:
                 raise DecodingError(f"the source is {best.finished}; give a sentence that the model can translate")
             target = best.text
         return self.translator().align(source, target)

@@ -21,9 +21,9 @@ import torch
 from chainrule.config import TrainConfig
 from chainrule.data.batching import Feed, Lanes, Position, Windows
 from chainrule.data.corpus import Corpus
-from chainrule.decoding import GREEDY, Sampling, generate
+from chainrule.decoding import GREEDY, Sampling, generate_tokens
 from chainrule.decoding.drafts import LookupDrafter, ModelDrafter
-from chainrule.decoding.speculative import Steady
+from chainrule.decoding.speculative import FixedBlockSize
 from chainrule.evaluation.verify import (
     CHECKS,
     Check,
@@ -126,9 +126,11 @@ def drafts_change_nothing(subject: Subject) -> None:
     prompts = [subject.ids(count, seed=count).tolist() for count in (2, 0, 3, 1)]
     settings: dict[str, Any] = {"length": 10, "seeds": [5, 6, 7, 8], "source": subject.source(range(4))}
     for sampling in (GREEDY, Sampling(temperature=0.9)):
-        plain = generate(model, prompts, sampling=sampling, **settings)
+        plain = generate_tokens(model, prompts, sampling=sampling, **settings)
         for drafter in (ModelDrafter(model), LookupDrafter(shortest=1)):
-            drafted = generate(model, prompts, sampling=sampling, draft=drafter, pace=Steady(4), **settings)
+            drafted = generate_tokens(
+                model, prompts, sampling=sampling, draft=drafter, block_size=FixedBlockSize(4), **settings
+            )
             for one, other in zip(plain, drafted, strict=True):
                 require(one.ids == other.ids, f"a text drafted by {type(drafter).__name__} is another text")
                 require(abs(one.log_prob - other.log_prob) < 1e-6, "a drafted text has another log-probability")

@@ -1,7 +1,7 @@
-"""How a decoder reads what has been written so far: rows of different lengths, and texts beyond the context.
+"""Incremental decoding: rows of different lengths, texts beyond the context, and states that can be rewound.
 
-No padding enters a model here. Rows of equal length are read together and their states are merged, so a row's state
-is the one that it has alone, and a batch of prompts gives what each prompt gives by itself.
+No padding enters a model here. Rows of equal length are read together and their states are merged, so a row's state is
+the same as by itself, and a batch of prompts gives what each prompt gives by itself.
 """
 
 from __future__ import annotations
@@ -9,45 +9,40 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from chainrule.data.windows import SlidingWindow
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import Rewindable
 from chainrule.types import Sequences, State, Step, map_state, merge, select
 
 PREFILL_LOGITS = 1 << 24
-"""Predictions made at once while a prompt is read; a longer prompt is read in pieces, to bound the memory."""
-
-
-def window(length: int, context: int | None) -> int:
-    """How many tokens at the end of a text of this length a model with this context C has in view.
-
-    All of them while they fit: a state holds at most C − 1 tokens, from which token C is predicted. Token C moves the
-    window: the last C // 2 tokens are kept and it fills up again. Moving by half costs one re-reading in C / 2 steps
-    where moving by one would cost one in each. It depends on the length alone, so going on from a text gives what
-    would have been generated without the break.
-    """
-    if context is None or length < context:
-        return length
-    kept = context // 2
-    return kept + (length - context) % (context - kept)
+"""Maximum number of logits computed at once while a prompt is read; longer prompts are read in pieces."""
 
 
 @dataclass(frozen=True)
-class Reader:
-    """A model, and the source that each row is conditioned on, if there is one.
+class IncrementalReader:
+    """A model, and the sources that its rows are conditioned on, if any.
 
-    A row is a history (all its tokens, prompt and output) and an owner (its row in the source).
+    A row is a history (all its tokens, prompt and output) and an owner (its row in the source). A history longer than
+    the context C is read through a sliding window that keeps the last C // 2 tokens when it moves: moving by half costs
+    one re-reading in C / 2 steps, where moving by one would cost one in each.
     """
 
     model: AutoregressiveModel
     source: Sequences | None = None
 
+    @cached_property
+    def window(self) -> SlidingWindow | None:
+        context = self.model.context
+        return None if context is None else SlidingWindow(context, context - context // 2)
+
     def read(self, histories: Sequence[Sequence[int]], owners: Sequence[int]) -> Step:
         """Read each history from its start: logits (B, 1, V) after it, and the merged state."""
-        views = [history[len(history) - window(len(history), self.model.context) :] for history in histories]
+        views = [history[len(history) - self._visible(len(history)) :] for history in histories]
         groups: dict[int, list[int]] = {}  # length -> rows
         for row, view in enumerate(views):
             groups.setdefault(len(view), []).append(row)
@@ -58,14 +53,9 @@ class Reader:
 
     def advance(self, tokens: Tensor, state: State, histories: Sequence[Sequence[int]], owners: Sequence[int]) -> Step:
         """Read one more token (B,) in each row; the histories already end with it. Full windows move."""
-        context = self.model.context
-        if context is None:
+        if self.window is None:
             return self.model.step(tokens, state)
-        moving = [
-            row
-            for row, history in enumerate(histories)
-            if window(len(history), context) <= window(len(history) - 1, context)
-        ]
+        moving = [row for row, history in enumerate(histories) if self.window.moves_at(len(history))]
         if not moving:
             return self.model.step(tokens, state)
         moved = self.read([histories[row] for row in moving], [owners[row] for row in moving])
@@ -76,12 +66,14 @@ class Reader:
         return self._assemble([self.model.step(tokens[rows], select(state, rows)), moved], staying + moving)
 
     def room(self, length: int) -> float:
-        """How many tokens more a row that has read `length` tokens can read before its window moves."""
-        context = self.model.context
-        return math.inf if context is None else context - 1 - window(length, context)
+        """Number of tokens that a row of `length` tokens can read before its window moves."""
+        return math.inf if self.window is None else self.window.room(length)
+
+    def _visible(self, length: int) -> int:
+        return length if self.window is None else self.window.visible(length)
 
     def _read_equal(self, views: Sequence[Sequence[int]], owners: Sequence[int]) -> Step:
-        """Rows of one length, from the start."""
+        """Read rows of one length from BOS."""
         step = self.model.start(self._source_of(owners), batch_size=len(views))
         if not views[0]:
             return step
@@ -92,26 +84,26 @@ class Reader:
         return Step(step.logits[:, -1:], step.state)
 
     def _source_of(self, owners: Sequence[int]) -> Sequences | None:
-        """The sources of some rows, at the width of all: states of different groups can then be merged."""
+        """The sources of some rows, padded to the width of all so that states of different groups can be merged."""
         if self.source is None:
             return None
         rows = torch.tensor(owners, device=self.source.ids.device)
         return Sequences(self.source.ids[rows], self.source.lengths[rows])
 
     def _assemble(self, steps: Sequence[Step], order: Sequence[int]) -> Step:
-        """One step from several; `order` names the row that each of theirs is, one after the other."""
+        """Merge steps into one; `order` lists the row of the batch for each of their rows."""
         if len(steps) == 1:
             return steps[0]
         logits = torch.cat([step.logits for step in steps])
-        places = torch.tensor(order, device=logits.device).argsort()
-        return Step(logits[places], select(merge([step.state for step in steps]), places))
+        indices = torch.tensor(order, device=logits.device).argsort()
+        return Step(logits[indices], select(merge([step.state for step in steps]), indices))
 
 
-class Track:
-    """A model that reads along with a batch of texts, and can take back what it has read last, row by row.
+class RewindableReader:
+    """The state of a model over a batch, from which the last tokens can be removed row by row.
 
-    A `Rewindable` model forgets in place. Of any other the state from before is kept, and what should stay is read
-    once more, rows with equally much of it together.
+    A `Rewindable` model rewinds its state. For any other model the earlier state is kept, and the tokens that remain
+    are read again, rows with the same number of them together.
     """
 
     def __init__(self, model: AutoregressiveModel, state: State) -> None:
@@ -121,19 +113,19 @@ class Track:
         self._since: list[Tensor] = []  # (B, K) each
 
     def mark(self) -> None:
-        """What is read from here on can be taken back."""
+        """Tokens that are read after this call can be rewound."""
         self._since = []
         if not isinstance(self.model, Rewindable):
-            self._before = map_state(torch.clone, self.state)  # since `extend` may use up the other
+            self._before = map_state(torch.clone, self.state)  # `extend` may modify the other in place
 
     def read(self, tokens: Tensor) -> Tensor:
-        """The predictions (B, K, V) after each of the tokens (B, K)."""
+        """Logits (B, K, V) after each of the tokens (B, K)."""
         logits, self.state = self.model.extend(tokens, self.state)
         self._since.append(tokens)
         return logits
 
-    def take_back(self, counts: Sequence[int]) -> None:
-        """Forget the last tokens of each row, so many of those that were read since the mark, which is used up."""
+    def rewind(self, counts: Sequence[int]) -> None:
+        """Remove the last tokens of each row, at most as many as were read since the mark, which is then invalid."""
         if not any(counts):
             return
         device = self.model.device
@@ -145,7 +137,7 @@ class Track:
         if len(set(counts)) == 1:
             self.state = self._read_again(tokens[:, : width - counts[0]], self._before)
             return
-        groups: dict[int, list[int]] = {}  # how many are taken back -> rows
+        groups: dict[int, list[int]] = {}  # number of removed tokens -> rows
         for row, count in enumerate(counts):
             groups.setdefault(count, []).append(row)
         states = []
@@ -157,7 +149,7 @@ class Track:
         self.state = select(merge(states), order.argsort())
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows only. Nothing that was read before can be taken back after that."""
+        """Continue with a subset of the rows. Nothing that was read before can be rewound after this."""
         self.state = select(self.state, torch.tensor(rows, device=self.model.device))
 
     def _read_again(self, tokens: Tensor, state: State) -> State:

@@ -1,4 +1,4 @@
-"""Translating: many sources of different lengths at once, ranked, covered, copied and agreed upon."""
+"""Translation: batches of sources, ranking, coverage, copying of unknown words, and agreement of two models."""
 
 import itertools
 import math
@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from chainrule.data.batching import by_length
-from chainrule.decoding import Search, Translator, agreed, beam_search, streamed, translate
-from chainrule.decoding.copying import copied, surfaces
-from chainrule.decoding.ranking import coverage, power, wu
-from chainrule.decoding.sentences import Translated
-from chainrule.decoding.translation import attention, log_probs
+from chainrule.decoding import Search, Translator, agreement, beam_search, decode_sources
+from chainrule.decoding.beam import power, wu
+from chainrule.decoding.copying import replace_unknown, surface_forms
+from chainrule.decoding.translation import attention, coverage, log_probs
+from chainrule.decoding.translator import TranslatedText
 from chainrule.errors import ConfigError, DecodingError
 from chainrule.interface.base import Recomputed
 from chainrule.interface.capabilities import Composite
@@ -68,7 +68,7 @@ def test_a_beam_as_wide_as_all_translations_is_exhaustive_search(model, normalis
         scores = {tuple(ids): log_prob(model, source, ids) / divide(len(ids), penalty) for ids in ended}
         wanted = sorted(scores, key=lambda ids: -scores[ids])[:6]
         search = Search(beam=5**3, n_best=6, length_penalty=penalty, normaliser=normaliser, growth=0.0, slack=length)
-        [found] = translate(model, [source], search)
+        [found] = decode_sources(model, [source], search)
         assert [(*one.ids, EOS) for one in found] == wanted
         assert [one.score for one in found] == pytest.approx([scores[ids] for ids in wanted])
 
@@ -76,23 +76,23 @@ def test_a_beam_as_wide_as_all_translations_is_exhaustive_search(model, normalis
 @pytest.mark.parametrize("search", [SHORT, Search(beam=1), Search(beam=4, n_best=2, length_penalty=0.0)])
 @pytest.mark.parametrize("batch", [1, 2, 6])
 def test_a_batch_of_sources_gives_what_each_gives_alone_and_in_their_order(model, search, batch):
-    together = translate(model, SOURCES, search, batch=batch)
+    together = decode_sources(model, SOURCES, search, batch=batch)
     for source, found in zip(SOURCES, together, strict=True):
-        assert_same(found, translate(model, [source], search)[0])
+        assert_same(found, decode_sources(model, [source], search)[0])
     assert len({found[0].log_prob for found in together}) == len(SOURCES)
 
 
 def test_scores_and_log_probs_are_those_of_the_model(model):
-    for source, found in zip(SOURCES, translate(model, SOURCES, SHORT), strict=True):
+    for source, found in zip(SOURCES, decode_sources(model, SOURCES, SHORT), strict=True):
         assert found
         for one in found:
-            written = one.written(EOS)
+            written = one.with_eos(EOS)
             assert one.log_prob == pytest.approx(log_prob(model, source, written))
             assert one.score == pytest.approx(one.log_prob / len(written))
 
 
 def test_a_translation_that_ended_comes_before_one_that_was_cut(model):
-    for found in translate(model, SOURCES, Search(beam=5, n_best=5, growth=0.0, slack=2)):
+    for found in decode_sources(model, SOURCES, Search(beam=5, n_best=5, growth=0.0, slack=2)):
         cut = [one.finished == "length" for one in found]
         assert cut == sorted(cut)
         assert all(len(one.ids) == 2 for one in found if one.finished == "length")
@@ -104,7 +104,7 @@ def test_the_limit_grows_with_the_source_and_stays_within_the_context(attentive)
     assert search.limit(100, attentive.context) == attentive.context
     endless = random_model("transformer", "rotary")
     endless.tokens.bias.data[EOS] = -1e9
-    [short], [long] = translate(endless, [[1, 0], [1] * 9 + [0]], search)
+    [short], [long] = decode_sources(endless, [[1, 0], [1] * 9 + [0]], search)
     assert (len(short.ids), short.finished) == (7, "length")
     assert (len(long.ids), long.finished) == (attentive.context, "length")
 
@@ -131,7 +131,7 @@ def test_the_search_needs_no_cache_and_changes_nothing_that_it_was_given(model):
 
 
 def test_suppressed_ids_stay_out_of_translations(model):
-    for found in translate(model, SOURCES, SHORT, suppress=[1, 2]):
+    for found in decode_sources(model, SOURCES, SHORT, suppress=[1, 2]):
         assert all(not {1, 2} & {*one.ids} for one in found)
 
 
@@ -143,8 +143,8 @@ def test_groups_are_of_similar_length_and_bounded():
 
 
 def test_a_language_model_is_refused_in_one_line():
-    with pytest.raises(DecodingError, match="language model, which translates nothing"):
-        translate(tiny_model("recurrent"), [[1, 0]], Search())
+    with pytest.raises(DecodingError, match="language model, which has no source to translate"):
+        decode_sources(tiny_model("recurrent"), [[1, 0]], Search())
 
 
 def test_more_results_than_the_beam_holds_are_refused():
@@ -153,7 +153,7 @@ def test_more_results_than_the_beam_holds_are_refused():
 
 
 def test_lengths_that_do_not_match_the_prompts_are_refused(attentive):
-    with pytest.raises(DecodingError, match="2 prompts came with 1 lengths"):
+    with pytest.raises(DecodingError, match="1 lengths for 2 prompts"):
         beam_search(attentive, [[], []], width=1, length=[3], source=Sequences.pack(SOURCES[:2], attentive.device))
 
 
@@ -180,10 +180,12 @@ def test_coverage_is_zero_where_all_was_looked_at_and_lower_the_more_was_left_ou
 def test_the_coverage_penalty_ranks_all_that_was_found_by_score_and_coverage(attentive):
     plain = Search(beam=5, n_best=5, growth=1.0, slack=4)
     weighted = plain.model_copy(update={"coverage_penalty": 2.0})
-    results = zip(SOURCES, translate(attentive, SOURCES, plain), translate(attentive, SOURCES, weighted), strict=True)
+    results = zip(
+        SOURCES, decode_sources(attentive, SOURCES, plain), decode_sources(attentive, SOURCES, weighted), strict=True
+    )
     changed = False
     for source, before, after in results:
-        maps = attention(attentive, [source] * len(before), [one.written(EOS) for one in before])
+        maps = attention(attentive, [source] * len(before), [one.with_eos(EOS) for one in before])
         wanted = {
             tuple(one.ids): one.score + 2.0 * coverage(weights, len(source))
             for one, weights in zip(before, maps, strict=True)
@@ -197,16 +199,16 @@ def test_the_coverage_penalty_ranks_all_that_was_found_by_score_and_coverage(att
 
 def test_coverage_of_a_translation_that_fills_the_context_is_no_error(attentive):
     attentive.tokens.bias.data[EOS] = -1e9
-    [[found]] = translate(attentive, [[1, 2, 0]], Search(beam=2, slack=99, coverage_penalty=1.0))
+    [[found]] = decode_sources(attentive, [[1, 2, 0]], Search(beam=2, slack=99, coverage_penalty=1.0))
     assert len(found.ids) == attentive.context
 
 
 def test_a_model_without_attention_says_so():
     model = random_model("seq2seq", "plain")
     with pytest.raises(DecodingError, match="attention"):
-        translate(model, SOURCES, Search(coverage_penalty=1.0))
+        decode_sources(model, SOURCES, Search(coverage_penalty=1.0))
     with pytest.raises(DecodingError, match="attention"):
-        translator(model).translate(["a"], Search(), copy_unknown=True)
+        translator(model).translate_texts(["a"], Search(), copy_unknown=True)
 
 
 @pytest.mark.parametrize(
@@ -223,14 +225,14 @@ def test_a_model_without_attention_says_so():
     ],
 )
 def test_the_text_of_unknown_tokens_lies_between_the_known_ones(text, pieces, wanted):
-    assert surfaces(text, pieces) == wanted
+    assert surface_forms(text, pieces) == wanted
 
 
 def test_an_unknown_word_becomes_the_source_word_that_it_looked_at_most():
     weights = torch.tensor([[0.1, 0.2, 0.7], [0.2, 0.5, 0.3], [0.0, 0.1, 0.9]])  # the last column: EOS of the source
-    text = copied(["der", " \ufffd", " \ufffd"], [False, True, True], ["the", "Zorg"], weights)
+    text = replace_unknown(["der", " \ufffd", " \ufffd"], [False, True, True], ["the", "Zorg"], weights)
     assert text == "der Zorg Zorg"
-    assert copied(["\ufffd"], [False], ["the"], weights) == "\ufffd"
+    assert replace_unknown(["\ufffd"], [False], ["the"], weights) == "\ufffd"
 
 
 # Text
@@ -245,44 +247,47 @@ def translator(model, normalise=str):
 
 def test_every_text_keeps_its_place_whatever_it_is(attentive):
     texts = ["a b", "", "c d a", "  ", "a " * 5000, "b"]
-    found = translator(attentive).translate(texts, Search(beam=2, slack=4), batch=2)
+    found = translator(attentive).translate_texts(texts, Search(beam=2, slack=4), batch=2)
     assert [results[0].finished for results in found][1::2] == ["empty", "empty", "eos"]
-    assert found[4] == [Translated.carried(texts[4], "too long")]
-    alone = translator(attentive).translate(["c d a"], Search(beam=2, slack=4))
+    assert found[4] == [TranslatedText.untranslated(texts[4], "too long")]
+    alone = translator(attentive).translate_texts(["c d a"], Search(beam=2, slack=4))
     assert found[2][0].text == alone[0][0].text
     assert found[2][0].log_prob == pytest.approx(alone[0][0].log_prob)
 
 
 def test_the_longest_text_to_be_translated_can_be_set(attentive):
-    [[short], [long]] = translator(attentive).translate(["a", "a b"], Search(), longest=2)
-    assert (short.is_carried, long.is_carried) == (False, True)
+    [[short], [long]] = translator(attentive).translate_texts(["a", "a b"], Search(), longest=2)
+    assert (short.is_untranslated, long.is_untranslated) == (False, True)
 
 
 def test_the_source_is_normalised_as_the_training_text_was(attentive):
     plain, lower = translator(attentive), translator(attentive, str.lower)
-    assert lower.translate(["A B"], Search()) == plain.translate(["a b"], Search())
+    assert lower.translate_texts(["A B"], Search()) == plain.translate_texts(["a b"], Search())
 
 
 def test_unknown_words_are_never_written_unless_they_are_to_be_copied(attentive):
     attentive.tokens.bias.data[1] = 50.0
     attentive.tokens.bias.data[EOS] = 40.0
-    [[plain]] = translator(attentive).translate(["a Zorg"], Search(beam=1, growth=0.0, slack=3))
-    [[copy]] = translator(attentive).translate(["a Zorg"], Search(beam=1, growth=0.0, slack=3), copy_unknown=True)
+    [[plain]] = translator(attentive).translate_texts(["a Zorg"], Search(beam=1, growth=0.0, slack=3))
+    [[copy]] = translator(attentive).translate_texts(["a Zorg"], Search(beam=1, growth=0.0, slack=3), copy_unknown=True)
     assert "\ufffd" not in plain.text + copy.text
     assert set(copy.text.split()) <= {"a", "Zorg"}
     assert copy.text
 
 
-def test_streaming_keeps_the_order_and_holds_no_more_than_a_window():
+def test_streaming_keeps_the_order_and_buffers_no_more_than_a_window(attentive):
     seen = []
 
-    def shout(texts):
-        seen.append(len(texts))
-        return [[Translated(text.upper(), -1.0, -1.0, 1, "eos")] for text in texts]
+    class Uppercase(Translator):
+        def translate_texts(self, texts, search, **options):
+            seen.append(len(texts))
+            return [[TranslatedText(text.upper(), -1.0, -1.0, 1, "eos")] for text in texts]
 
-    odd = Translated.carried("?", "not text")
+    odd = TranslatedText.untranslated("?", "not text")
     lines = iter(["a", odd, "b", "c", odd, odd, "d", "never read"])
-    found = streamed(lines, shout, window=3)
+    inner = translator(attentive)
+    upper = Uppercase(inner.model, inner.source_tokenizer, inner.tokenizer)
+    found = upper.translate_stream(lines, Search(), window=3)
     assert [results[0].text for results in itertools.islice(found, 7)] == ["A", "?", "B", "C", "?", "?", "D"]
     assert seen == [2, 1, 2]
 
@@ -308,8 +313,8 @@ def test_what_is_written_from_right_to_left_is_read_from_left_to_right(attentive
     forth, back = translator(attentive), translator(backwards)
     texts = ["c d a", "a b", "d"]
     search = Search(beam=3, n_best=3, growth=0.0, slack=4)
-    turned = [[" ".join(one.text.split()[::-1]) for one in found] for found in forth.translate(texts, search)]
-    assert [[one.text for one in found] for found in back.translate(texts, search)] == turned
+    turned = [[" ".join(one.text.split()[::-1]) for one in found] for found in forth.translate_texts(texts, search)]
+    assert [[one.text for one in found] for found in back.translate_texts(texts, search)] == turned
     assert any(" " in text for found in turned for text in found)
     assert back.log_probs(["a"], ["x y z"]) == forth.log_probs(["a"], ["z y x"])
     ours, theirs = back.align("a b", "x y z"), forth.align("a b", "z y x")
@@ -326,10 +331,10 @@ def test_agreement_ranks_what_either_finds_by_the_mean_of_both():
     texts = ["a b c", "d", "", "c c"]
     search = Search(beam=4, n_best=3, growth=0.0, slack=3)
     wide = search.model_copy(update={"n_best": 4})
-    found = agreed(one, other, texts, search)
-    assert found[2] == [Translated.carried("", "empty")]
+    found = agreement(one, other, texts, search)
+    assert found[2] == [TranslatedText.untranslated("", "empty")]
     for index in (0, 1, 3):
-        both = [model.translate([texts[index]], wide)[0] for model in (one, other)]
+        both = [model.translate_texts([texts[index]], wide)[0] for model in (one, other)]
         candidates = {result.text for results in both for result in results}
         scores = {}
         for text in candidates:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chainrule.decoding import GREEDY, Sampling, generate
-from chainrule.decoding.drafts import Text
-from chainrule.decoding.plan_drafts import PlanDrafter
-from chainrule.decoding.speculative import Steady
+from chainrule.decoding import GREEDY, Sampling, generate_tokens
+from chainrule.decoding.drafts import LookaheadDrafter, Prefix
+from chainrule.decoding.speculative import FixedBlockSize
 from chainrule.errors import DecodingError
 from chainrule.models.hybrid import Hybrid
 from chainrule.models.hybrid_language import HybridLanguage
@@ -25,8 +24,8 @@ def test_a_model_that_drafts_for_itself_writes_what_it_writes_without(family: st
     model = tiny_model(family).double()
     source = SOURCE if isinstance(model, Hybrid) else None
     words = {"length": 20, "sampling": sampling, "seeds": [1, 2, 3], "eos": None, "source": source}
-    plain = generate(model, PROMPTS, **words)
-    drafted = generate(model, PROMPTS, draft=PlanDrafter(model), pace=Steady(4), **words)
+    plain = generate_tokens(model, PROMPTS, **words)
+    drafted = generate_tokens(model, PROMPTS, draft=LookaheadDrafter(model), block_size=FixedBlockSize(4), **words)
     assert [one.ids for one in drafted] == [one.ids for one in plain]
 
 
@@ -35,9 +34,9 @@ def test_guesses_are_what_the_second_branch_expects_up_to_the_end_of_its_plan() 
     model = tiny_model("hybrid_language", "fixed").double()  # chunks of 5
     assert isinstance(model, HybridLanguage)
     alone = model.with_gamma(1.0)
-    drafter = PlanDrafter(model)
+    drafter = LookaheadDrafter(model)
     drafter.begin(None)
-    texts = [Text(0, [1, 2, 3, 4, 0, 1]), Text(1, [2]), Text(2, [0, 1, 2, 3])]
+    texts = [Prefix(0, [1, 2, 3, 4, 0, 1]), Prefix(1, [2]), Prefix(2, [0, 1, 2, 3])]
     found = drafter.propose(texts, 3, lambda logits: logits.argmax(-1))
     assert [len(row) for row in found] == [3, 3, 1]
     for (_, ids), row in zip(texts, found, strict=True):
@@ -53,12 +52,12 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lookahead = Hybrid.lookahead
     monkeypatch.setattr(Hybrid, "lookahead", lambda *words: made.append(1) or lookahead(*words))
     words = {"length": 8, "sampling": GREEDY, "seeds": [0] * 3, "eos": None, "source": SOURCE}
-    generate(model, [[]] * 3, draft=PlanDrafter(model), pace=Steady(4), **words)
+    generate_tokens(model, [[]] * 3, draft=LookaheadDrafter(model), block_size=FixedBlockSize(4), **words)
     assert len(made) == 1
 
 
 def test_a_model_without_a_plan_and_one_of_another_vocabulary_are_refused() -> None:
-    with pytest.raises(DecodingError, match="GPT plans nothing ahead"):
-        PlanDrafter(tiny_model("gpt"))
+    with pytest.raises(DecodingError, match="GPT has no lookahead branch"):
+        LookaheadDrafter(tiny_model("gpt"))
     with pytest.raises(DecodingError, match="vocabulary of 5 tokens and the model one of 4"):
-        PlanDrafter(tiny_model("hybrid_language")).check(tiny_model("gpt", vocabulary=4))
+        LookaheadDrafter(tiny_model("hybrid_language")).check(tiny_model("gpt", vocabulary=4))

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from chainrule.decoding import GREEDY, Sampling, generate, stream
-from chainrule.decoding.reading import Reader, window
+from chainrule.decoding import GREEDY, Sampling, generate_tokens, stream_tokens
+from chainrule.decoding.incremental import IncrementalReader
 from chainrule.errors import DecodingError
 from chainrule.types import Batch, Sequences
 
@@ -21,9 +21,9 @@ def assert_same(one, other):
 @pytest.mark.parametrize("eos", [None, 0])
 def test_a_batch_of_prompts_of_any_lengths_gives_what_each_gives_alone(model, sampling, eos):
     seeds = range(10, 10 + len(PROMPTS))
-    together = generate(model, PROMPTS, length=30, sampling=sampling, seeds=seeds, eos=eos)
+    together = generate_tokens(model, PROMPTS, length=30, sampling=sampling, seeds=seeds, eos=eos)
     alone = [
-        generate(model, [prompt], length=30, sampling=sampling, seeds=[seed], eos=eos)[0]
+        generate_tokens(model, [prompt], length=30, sampling=sampling, seeds=[seed], eos=eos)[0]
         for prompt, seed in zip(PROMPTS, seeds, strict=True)
     ]
     assert_same(together, alone)
@@ -31,7 +31,7 @@ def test_a_batch_of_prompts_of_any_lengths_gives_what_each_gives_alone(model, sa
 
 def test_greedy_takes_the_likeliest_token_of_the_recomputed_prediction(model, predict):
     for prompt in PROMPTS:
-        (result,) = generate(model, [prompt], length=20, sampling=GREEDY, seeds=[0])
+        (result,) = generate_tokens(model, [prompt], length=20, sampling=GREEDY, seeds=[0])
         history, total = list(prompt), 0.0
         for token in result.ids:
             log_probs = predict(model, history)
@@ -43,26 +43,26 @@ def test_greedy_takes_the_likeliest_token_of_the_recomputed_prediction(model, pr
 
 def test_the_same_seed_gives_the_same_text_and_another_seed_another(model):
     first, second, other = (
-        generate(model, [[1]], length=20, sampling=Sampling(), seeds=[seed])[0] for seed in (4, 4, 5)
+        generate_tokens(model, [[1]], length=20, sampling=Sampling(), seeds=[seed])[0] for seed in (4, 4, 5)
     )
     assert first == second
     assert first.ids != other.ids
 
 
 def test_a_shorter_length_gives_the_beginning_of_the_longer_text(model):
-    long, short = (generate(model, [[1]], length=n, sampling=WILD, seeds=[4])[0] for n in (100, 37))
+    long, short = (generate_tokens(model, [[1]], length=n, sampling=WILD, seeds=[4])[0] for n in (100, 37))
     assert long.ids[:37] == short.ids
 
 
 def test_log_prob_is_the_models_own_whatever_the_settings(recurrent):
     for sampling in (GREEDY, Sampling(temperature=3.0, top_k=2, repetition_penalty=2.0)):
-        (result,) = generate(recurrent, [[1, 2]], length=10, sampling=sampling, seeds=[1], suppress=[3])
+        (result,) = generate_tokens(recurrent, [[1, 2]], length=10, sampling=sampling, seeds=[1], suppress=[3])
         whole = Batch(Sequences.pack([[1, 2, *result.ids]]))
         assert result.log_prob == pytest.approx(recurrent.token_log_probs(whole)[0, 2:].sum().item())
 
 
 def test_log_prob_counts_eos_and_ids_do_not_hold_it(recurrent):
-    results = generate(recurrent, [[1]] * 8, length=50, sampling=Sampling(), seeds=range(8), eos=0)
+    results = generate_tokens(recurrent, [[1]] * 8, length=50, sampling=Sampling(), seeds=range(8), eos=0)
     ended = [result for result in results if result.finished == "eos"]
     assert len(ended) > 2
     for result in ended:
@@ -72,13 +72,15 @@ def test_log_prob_counts_eos_and_ids_do_not_hold_it(recurrent):
 
 
 def test_a_row_is_done_when_its_stop_predicate_says_so(recurrent):
-    free = generate(recurrent, [[1], [2, 3]], length=12, sampling=Sampling(), seeds=[0, 1])
+    free = generate_tokens(recurrent, [[1], [2, 3]], length=12, sampling=Sampling(), seeds=[0, 1])
     wanted = free[0].ids[3:5]
 
     def ends_with_the_pair(ids):
         return list(ids[-2:]) == wanted
 
-    stopped = generate(recurrent, [[1], [2, 3]], length=12, sampling=Sampling(), seeds=[0, 1], stop=ends_with_the_pair)
+    stopped = generate_tokens(
+        recurrent, [[1], [2, 3]], length=12, sampling=Sampling(), seeds=[0, 1], stop=ends_with_the_pair
+    )
     end = next(n for n in range(2, 13) if ends_with_the_pair(free[0].ids[:n]))
     assert (stopped[0].ids, stopped[0].finished) == (free[0].ids[:end], "stop")
     assert stopped[1].ids == free[1].ids[: len(stopped[1].ids)]
@@ -86,7 +88,7 @@ def test_a_row_is_done_when_its_stop_predicate_says_so(recurrent):
 
 def test_the_stop_predicate_never_sees_the_prompt(recurrent):
     shown = []
-    generate(
+    generate_tokens(
         recurrent,
         [[4, 4, 4], []],
         length=3,
@@ -99,10 +101,10 @@ def test_the_stop_predicate_never_sees_the_prompt(recurrent):
 
 def test_streaming_yields_each_token_as_it_comes_and_finished_rows_fall_silent(recurrent):
     arguments = {"length": 40, "sampling": Sampling(), "seeds": range(6), "eos": 0}
-    results = generate(recurrent, PROMPTS, **arguments)
+    results = generate_tokens(recurrent, PROMPTS, **arguments)
     ids = [[] for _ in PROMPTS]
     finished = [None] * len(PROMPTS)
-    for tokens in stream(recurrent, PROMPTS, **arguments):
+    for tokens in stream_tokens(recurrent, PROMPTS, **arguments):
         for token in tokens:
             assert finished[token.row] is None
             ids[token.row].append(token.id)
@@ -114,7 +116,7 @@ def test_streaming_yields_each_token_as_it_comes_and_finished_rows_fall_silent(r
 
 def test_no_gradients_are_kept_while_a_step_is_computed_and_between_steps_they_are_as_before(recurrent):
     inside = []
-    for _ in stream(
+    for _ in stream_tokens(
         recurrent,
         [[1]],
         length=2,
@@ -128,19 +130,21 @@ def test_no_gradients_are_kept_while_a_step_is_computed_and_between_steps_they_a
 
 
 def test_suppressed_ids_are_never_generated(model):
-    results = generate(model, PROMPTS, length=40, sampling=Sampling(), seeds=range(6), suppress=[1, 3])
+    results = generate_tokens(model, PROMPTS, length=40, sampling=Sampling(), seeds=range(6), suppress=[1, 3])
     assert {token for result in results for token in result.ids} == {0, 2, 4}
 
 
 def test_the_repetition_penalty_counts_prompt_and_output(make_unigram):
     model = make_unigram([0.3, 0.25, 0.2, 0.15, 0.1])
-    (result,) = generate(model, [[0, 1]], length=3, sampling=Sampling(greedy=True, repetition_penalty=9.0), seeds=[0])
+    (result,) = generate_tokens(
+        model, [[0, 1]], length=3, sampling=Sampling(greedy=True, repetition_penalty=9.0), seeds=[0]
+    )
     assert result.ids == [2, 3, 4]
 
 
 def test_rows_that_go_on_keep_their_own_repetitions_when_others_end(make_unigram):
     model = make_unigram([0.3, 0.25, 0.2, 0.15, 0.06, 0.04])
-    ended, went_on = generate(
+    ended, went_on = generate_tokens(
         model,
         [[0], [0, 1]],
         length=4,
@@ -154,7 +158,7 @@ def test_rows_that_go_on_keep_their_own_repetitions_when_others_end(make_unigram
 @pytest.mark.parametrize("context", [1, 2, 3, 7, 8])
 def test_a_text_far_beyond_the_context_is_that_of_the_moving_window(make_bounded, predict, context):
     model = make_bounded(context)
-    results = generate(model, PROMPTS, length=3 * context + 2, sampling=Sampling(), seeds=range(6))
+    results = generate_tokens(model, PROMPTS, length=3 * context + 2, sampling=Sampling(), seeds=range(6))
     for prompt, result in zip(PROMPTS, results, strict=True):
         history, total = list(prompt), 0.0
         for token in result.ids:
@@ -165,33 +169,34 @@ def test_a_text_far_beyond_the_context_is_that_of_the_moving_window(make_bounded
 
 
 def test_going_on_from_a_text_gives_what_would_have_come_without_the_break(bounded):
-    (whole,) = generate(bounded, [[1, 2]], length=40, sampling=GREEDY, seeds=[0])
+    (whole,) = generate_tokens(bounded, [[1, 2]], length=40, sampling=GREEDY, seeds=[0])
     for cut in range(1, 40):
-        (rest,) = generate(bounded, [[1, 2, *whole.ids[:cut]]], length=40 - cut, sampling=GREEDY, seeds=[0])
+        (rest,) = generate_tokens(bounded, [[1, 2, *whole.ids[:cut]]], length=40 - cut, sampling=GREEDY, seeds=[0])
         assert whole.ids[cut:] == rest.ids
 
 
-def test_the_window_keeps_at_least_half_of_the_context():
+def test_the_window_keeps_at_least_half_of_the_context(make_bounded):
     for context in range(1, 20):
-        views = [window(length, context) for length in range(5 * context)]
-        assert views[:context] == list(range(context))
-        assert {*views[context:]} == set(range(context // 2, context))
+        window = IncrementalReader(make_bounded(context)).window
+        visible = [window.visible(length) for length in range(5 * context)]
+        assert visible[:context] == list(range(context))
+        assert {*visible[context:]} == set(range(context // 2, context))
 
 
 def test_a_long_prompt_read_in_pieces_gives_the_same_prediction(recurrent, monkeypatch):
-    whole = Reader(recurrent).read([[1, 2, 3, 4] * 5], [0]).logits
-    monkeypatch.setattr("chainrule.decoding.reading.PREFILL_LOGITS", 35)
-    assert torch.allclose(Reader(recurrent).read([[1, 2, 3, 4] * 5], [0]).logits, whole)
+    whole = IncrementalReader(recurrent).read([[1, 2, 3, 4] * 5], [0]).logits
+    monkeypatch.setattr("chainrule.decoding.incremental.PREFILL_LOGITS", 35)
+    assert torch.allclose(IncrementalReader(recurrent).read([[1, 2, 3, 4] * 5], [0]).logits, whole)
 
 
 def test_each_row_follows_its_own_source_also_when_others_end_and_windows_move(model, predict):
     sentences, prompts = [[1], [2, 3, 4], [4, 4], [3]], [[1, 1], [], [2], []]
     arguments = {"length": 25, "sampling": Sampling(), "eos": 0}
-    together = generate(model, prompts, seeds=range(4), source=Sequences.pack(sentences), **arguments)
+    together = generate_tokens(model, prompts, seeds=range(4), source=Sequences.pack(sentences), **arguments)
     assert len({len(result.ids) for result in together}) > 1
     for row, (prompt, sentence) in enumerate(zip(prompts, sentences, strict=True)):
         source = Sequences.pack([sentence])
-        assert_same(together[row : row + 1], generate(model, [prompt], seeds=[row], source=source, **arguments))
+        assert_same(together[row : row + 1], generate_tokens(model, [prompt], seeds=[row], source=source, **arguments))
         history, total = list(prompt), 0.0
         for token in together[row].ids + [0] * (together[row].finished == "eos"):
             total += predict(model, history, source)[token].item()
@@ -200,30 +205,30 @@ def test_each_row_follows_its_own_source_also_when_others_end_and_windows_move(m
 
 
 def test_no_prompts_give_no_results(recurrent):
-    assert generate(recurrent, [], length=3, sampling=GREEDY, seeds=[]) == []
+    assert generate_tokens(recurrent, [], length=3, sampling=GREEDY, seeds=[]) == []
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"length": 0}, "at least 1 token"),
-        ({"prompts": [[1, 9]]}, "holds the id 9"),
-        ({"prompts": [[-1]]}, "holds the id -1"),
-        ({"seeds": []}, "1 prompts came with 0 seeds"),
-        ({"eos": 5}, "eos names the id 5"),
-        ({"suppress": [7]}, "suppress names the id 7"),
+        ({"prompts": [[1, 9]]}, "has the id 9"),
+        ({"prompts": [[-1]]}, "has the id -1"),
+        ({"seeds": []}, "0 seeds for 1 prompts"),
+        ({"eos": 5}, "eos has the id 5"),
+        ({"suppress": [7]}, "suppress has the id 7"),
         ({"suppress": range(5)}, "all 5 ids are suppressed"),
-        ({"source": Sequences.pack([[1], [2]])}, "1 prompts came with 2 sources"),
+        ({"source": Sequences.pack([[1], [2]])}, "2 sources for 1 prompts"),
     ],
 )
 def test_an_impossible_request_is_refused_before_anything_is_read(recurrent, change, message):
     request = {"prompts": [[1]], "length": 3, "sampling": GREEDY, "seeds": [0], **change}
     with pytest.raises(DecodingError, match=message):
-        stream(recurrent, **request)
+        stream_tokens(recurrent, **request)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
 def test_a_model_that_predicts_no_numbers_is_reported(recurrent, sampling):
     recurrent.head.bias.data.fill_(math.nan)
-    with pytest.raises(DecodingError, match="not a number"):
-        generate(recurrent, [[1]], length=3, sampling=sampling, seeds=[0])
+    with pytest.raises(DecodingError, match="predicts NaN"):
+        generate_tokens(recurrent, [[1]], length=3, sampling=sampling, seeds=[0])

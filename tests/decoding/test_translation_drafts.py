@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
-from chainrule.decoding import ModelDrafter, Search, Translator, translate
-from chainrule.decoding.plan_drafts import PlanDrafter
-from chainrule.decoding.speculative import Steady
+from chainrule.decoding import ModelDrafter, Search, Translator, decode_sources
+from chainrule.decoding.drafts import LookaheadDrafter
+from chainrule.decoding.speculative import FixedBlockSize
 from chainrule.errors import DecodingError
 from chainrule.testing import tiny_model
 from chainrule.testing.tiny import tiny_parallel
@@ -48,13 +48,13 @@ def pair(request):
     """A model, and who guesses for it."""
     name, draft = request.param
     model = random_model(name)
-    return model, PlanDrafter(model) if draft == "self" else ModelDrafter(random_model(draft))
+    return model, LookaheadDrafter(model) if draft == "self" else ModelDrafter(random_model(draft))
 
 
 @pytest.fixture
 def always_guessing(monkeypatch):
     """Blocks of four tokens, whatever they cost."""
-    monkeypatch.setattr("chainrule.decoding.translation.Pace", lambda: Steady(4))
+    monkeypatch.setattr("chainrule.decoding.translation.BlockSize", lambda: FixedBlockSize(4))
 
 
 def assert_same(ours, theirs):
@@ -67,15 +67,15 @@ def assert_same(ours, theirs):
 @pytest.mark.parametrize("batch", [1, 5, 60])
 def test_every_token_is_that_of_greedy_search_alone_and_in_batches(pair, batch):
     model, draft = pair
-    plain = translate(model, SOURCES, GREEDY, suppress=[1], batch=60)
+    plain = decode_sources(model, SOURCES, GREEDY, suppress=[1], batch=60)
     assert {found[0].finished for found in plain} == {"eos", "length"}
     assert sum(len(found[0].ids) for found in plain) > 300
-    assert_same(translate(model, SOURCES, GREEDY, suppress=[1], batch=batch, draft=draft), plain)
+    assert_same(decode_sources(model, SOURCES, GREEDY, suppress=[1], batch=batch, draft=draft), plain)
 
 
 def test_how_far_is_guessed_ahead_changes_nothing(pair):
     model, draft = pair
-    assert_same(translate(model, SOURCES, GREEDY, draft=draft), translate(model, SOURCES, GREEDY))
+    assert_same(decode_sources(model, SOURCES, GREEDY, draft=draft), decode_sources(model, SOURCES, GREEDY))
 
 
 @pytest.mark.usefixtures("always_guessing")
@@ -93,7 +93,7 @@ def test_guesses_save_readings_of_the_model(monkeypatch):
         return extend(self, tokens, state)
 
     monkeypatch.setattr(type(model), "extend", counted)
-    [[found]] = translate(model, [[1, 2, 3, EOS]], Search(beam=1, growth=0.0, slack=13), draft=ModelDrafter(twin))
+    [[found]] = decode_sources(model, [[1, 2, 3, EOS]], Search(beam=1, growth=0.0, slack=13), draft=ModelDrafter(twin))
     assert len(found.ids) == 13
     assert [width for _, width in readings] == [4, 4, 4]
 
@@ -103,17 +103,17 @@ def test_what_attention_has_left_out_counts_with_a_draft_too():
     model = random_model("hybrid")
     short = Search(beam=1, growth=0.0, slack=2)  # too short to cover a source
     search = short.model_copy(update={"coverage_penalty": 0.4})
-    drafted = translate(model, SOURCES[:6], search, draft=PlanDrafter(model))
-    assert_same(drafted, translate(model, SOURCES[:6], search))
-    uncovered = translate(model, SOURCES[:6], short)
+    drafted = decode_sources(model, SOURCES[:6], search, draft=LookaheadDrafter(model))
+    assert_same(drafted, decode_sources(model, SOURCES[:6], search))
+    uncovered = decode_sources(model, SOURCES[:6], short)
     assert any(one[0].score < other[0].score for one, other in zip(drafted, uncovered, strict=True))
 
 
 def test_a_beam_and_a_parallel_model_have_no_use_for_a_draft():
     model = random_model("hybrid")
-    with pytest.raises(DecodingError, match="a beam of 5 was asked for; set the beam to 1"):
-        translate(model, SOURCES, Search(), draft=PlanDrafter(model))
+    with pytest.raises(DecodingError, match="the beam width is 5; set the beam width to 1"):
+        decode_sources(model, SOURCES, Search(), draft=LookaheadDrafter(model))
     source, target = Words(["a", "b", "c", "d"]), Words(["x", "y", "z"])
     parallel = Translator(tiny_parallel("nonautoregressive"), source, target)
-    with pytest.raises(DecodingError, match="leave out the draft"):
-        parallel.translate(["a b"], GREEDY, draft=PlanDrafter(model))
+    with pytest.raises(DecodingError, match="cannot use a draft"):
+        parallel.translate_texts(["a b"], GREEDY, draft=LookaheadDrafter(model))

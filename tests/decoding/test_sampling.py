@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from chainrule.decoding import GREEDY, Sampling, choose
-from chainrule.decoding.choose import (
+from chainrule.decoding.sampling import (
     Gumbels,
-    draw,
+    gumbel_max,
     keep_min_p,
     keep_top_k,
     keep_top_p,
@@ -24,7 +24,7 @@ rows_of_logits = st.lists(
 
 def noise(rows, vocabulary, seed=0):
     """(rows, V) Gumbel noise."""
-    return Gumbels([seed], vocabulary, CPU).ahead(rows)[0]
+    return Gumbels([seed], vocabulary, CPU).peek(rows)[0]
 
 
 def kept(filtered, logits):
@@ -58,10 +58,10 @@ def test_top_p_of_one_keeps_all():
 
 @settings(deadline=None)
 @given(rows_of_logits, st.floats(0.001, 0.999))
-def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest(logits, share):
-    for row, ids in zip(logits.softmax(-1).tolist(), kept(keep_min_p(logits, share), logits), strict=True):
-        assert {i for i, p in enumerate(row) if p > share * max(row) * (1 + 1e-9)} <= ids
-        assert ids <= {i for i, p in enumerate(row) if p > share * max(row) * (1 - 1e-9)}
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest(logits, fraction):
+    for row, ids in zip(logits.softmax(-1).tolist(), kept(keep_min_p(logits, fraction), logits), strict=True):
+        assert {i for i, p in enumerate(row) if p > fraction * max(row) * (1 + 1e-9)} <= ids
+        assert ids <= {i for i, p in enumerate(row) if p > fraction * max(row) * (1 - 1e-9)}
 
 
 @settings(deadline=None)
@@ -110,7 +110,7 @@ def test_a_suppressed_id_is_never_chosen():
 )
 def test_a_token_without_mass_is_never_drawn(row, seed):
     row = [*row, 0.0, -math.inf]
-    for chosen in draw(torch.tensor([row]).expand(20, -1), noise(20, len(row), seed)).tolist():
+    for chosen in gumbel_max(torch.tensor([row]).expand(20, -1), noise(20, len(row), seed)).tolist():
         assert row[chosen] > -math.inf
 
 
@@ -130,7 +130,7 @@ def test_tokens_are_drawn_as_often_as_the_model_says_along_one_seed():
 
 
 def test_tokens_are_drawn_as_often_as_the_model_says_across_consecutive_seeds():
-    gumbels = Gumbels(range(5000), 6, CPU).ahead(1)[:, 0]
+    gumbels = Gumbels(range(5000), 6, CPU).peek(1)[:, 0]
     ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(), gumbels)
     assert chi_square(ids, PROBABILITIES) < CRITICAL
 
@@ -146,23 +146,23 @@ def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it():
     for step in range(200):
         if step == 100:
             together.keep([0, 2])
-        assert torch.equal(together.ahead(1 + step % 5)[-1, 0], alone.ahead(1)[0, 0])
-        together.pass_by([1] * (2 if step >= 100 else 3))
-        alone.pass_by([1])
+        assert torch.equal(together.peek(1 + step % 5)[-1, 0], alone.peek(1)[0, 0])
+        together.consume([1] * (2 if step >= 100 else 3))
+        alone.consume([1])
 
 
 def test_rows_may_pass_their_positions_at_different_speeds():
-    rows, whole = Gumbels([1, 2], 4, CPU), Gumbels([1, 2], 4, CPU).ahead(300)
+    rows, whole = Gumbels([1, 2], 4, CPU), Gumbels([1, 2], 4, CPU).peek(300)
     for step in range(70):
-        assert torch.equal(rows.ahead(3)[0], whole[0, step : step + 3])
-        assert torch.equal(rows.ahead(3)[1], whole[1, 4 * step : 4 * step + 3])
-        rows.pass_by([1, 4])
+        assert torch.equal(rows.peek(3)[0], whole[0, step : step + 3])
+        assert torch.equal(rows.peek(3)[1], whole[1, 4 * step : 4 * step + 3])
+        rows.consume([1, 4])
 
 
 def test_like_distributions_drawn_by_the_same_noise_mostly_agree():
     other = torch.tensor([0.3, 0.3, 0.2, 0.1, 0.05, 0.05], dtype=torch.float64)
     apart = (PROBABILITIES - other).abs().sum().item() / 2  # total variation
-    one, two = (draw(p.log().expand(5000, -1), noise(5000, 6)) for p in (PROBABILITIES, other))
+    one, two = (gumbel_max(p.log().expand(5000, -1), noise(5000, 6)) for p in (PROBABILITIES, other))
     assert (1 - apart) / (1 + apart) - 0.01 < (one == two).double().mean() < 1 - apart
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from chainrule.decoding.beam import beam_search
-from chainrule.decoding.pointing import best_spans
-from chainrule.decoding.viterbi import viterbi
+from chainrule.decoding.structured import best_spans, viterbi
 from chainrule.errors import DecodingError
 from chainrule.models.tagger import Tagger
 from chainrule.testing.tiny import tiny_model
@@ -67,7 +66,7 @@ def test_it_serves_any_model_of_first_order() -> None:
 )
 def test_a_longer_memory_is_refused(family: str, variant: str) -> None:
     source = SOURCE if family == "tagger" else None
-    with pytest.raises(DecodingError, match="depends on more"):
+    with pytest.raises(DecodingError, match="needs a first-order model"):
         viterbi(tiny_model(family, variant), [2] * 3, source=source)
 
 
@@ -83,4 +82,4 @@ def test_the_best_span_is_that_of_exhaustive_search() -> None:
         here = [score if first > 0 else -torch.inf for score, (first, _) in zip(scores.tolist(), places, strict=True)]
         assert (span.first, span.last) == places[int(torch.tensor(here).argmax())]
         assert span.log_prob == pytest.approx(max(here), abs=1e-4)
-        assert span.log_nowhere == pytest.approx(float(scores[places.index((0, 0))]), abs=1e-4)
+        assert span.log_no_answer == pytest.approx(float(scores[places.index((0, 0))]), abs=1e-4)

@@ -1,0 +1,311 @@
+"""Autoregressive generation: `stream_tokens` yields the tokens of each step, `generate_tokens` collects them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, NotRequired, TypeAlias, TypedDict, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chainrule.decoding.drafts import Drafter, ModelDrafter, Prefix, count_accepted
+from chainrule.decoding.incremental import IncrementalReader
+from chainrule.decoding.sampling import Gumbels, Sampling, choose
+from chainrule.decoding.speculative import BlockReader, BlockSize, DraftBlock
+from chainrule.errors import DecodingError
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.types import Sequences
+
+Finish: TypeAlias = Literal["eos", "stop", "length"]
+
+Stop: TypeAlias = Callable[[Sequence[int]], bool]
+"""Stopping criterion: whether a row is finished, given the ids it has generated so far."""
+
+
+class GeneratedToken(NamedTuple):
+    """A new token of one row."""
+
+    row: int  # index of the prompt
+    id: int
+    log_prob: float  # under the model's distribution, before temperature, penalty and filters
+    finished: Finish | None  # None: the row continues
+
+
+class Generation(NamedTuple):
+    """The output of one row."""
+
+    ids: list[int]  # without the prompt and without EOS
+    log_prob: float  # nats under the model's distribution, of all generated tokens including EOS
+    finished: Finish
+
+
+class GenerationOptions(TypedDict):
+    """Options of `generate_tokens` and `stream_tokens`."""
+
+    length: int | Sequence[int]  # maximum number of new tokens, for all prompts or for each
+    sampling: Sampling
+    seeds: Sequence[int]  # one per prompt
+    eos: NotRequired[int | None]  # ends a row
+    suppress: NotRequired[Sequence[int]]  # ids that are never chosen
+    stop: NotRequired[Stop | None]
+    source: NotRequired[Sequences | None]  # row i is conditioned on source i
+    draft: NotRequired[AutoregressiveModel | Drafter | None]  # for speculative decoding
+    block_size: NotRequired[BlockSize | None]  # number of tokens per speculative block; adaptive by default
+
+
+def generate_tokens(
+    model: AutoregressiveModel, prompts: Sequence[Sequence[int]], **options: Unpack[GenerationOptions]
+) -> list[Generation]:
+    """Continue each prompt. Row i equals the result for prompt i by itself with seed i.
+
+    A `draft`, a cheaper model over the same vocabulary or another `Drafter`, gives the same text in less time if its
+    draft tokens are accepted often enough (see `speculative`).
+    """
+    ids: list[list[int]] = [[] for _ in prompts]
+    log_probs = [0.0] * len(prompts)
+    finished: list[Finish] = ["length"] * len(prompts)
+    for tokens in stream_tokens(model, prompts, **options):
+        for token in tokens:
+            log_probs[token.row] += token.log_prob
+            finished[token.row] = token.finished or "length"
+            if token.finished != "eos":
+                ids[token.row].append(token.id)
+    return [Generation(*parts) for parts in zip(ids, log_probs, finished, strict=True)]
+
+
+def stream_tokens(
+    model: AutoregressiveModel, prompts: Sequence[Sequence[int]], **options: Unpack[GenerationOptions]
+) -> Iterator[list[GeneratedToken]]:
+    """Like `generate_tokens`, but yield the new tokens of all unfinished rows after each step.
+
+    With a draft, one step may yield several tokens of a row, in order.
+    """
+    seeds, eos, suppress = options["seeds"], options.get("eos"), options.get("suppress", ())
+    source, draft = options.get("source"), options.get("draft")
+    lengths = one_length_each(options["length"], prompts)
+    check_request(model, prompts, length=min(lengths, default=1), eos=eos, suppress=suppress, source=source)
+    if len(seeds) != len(prompts):
+        raise DecodingError(f"got {len(seeds)} seeds for {len(prompts)} prompts; give one seed per prompt")
+    drafter = ModelDrafter(draft) if isinstance(draft, AutoregressiveModel) else draft
+    if drafter is not None:
+        drafter.check(model)
+    rules = GenerationRules(lengths, options["sampling"], eos, tuple(suppress), options.get("stop"))
+    block_size = options.get("block_size") or BlockSize()
+    return _steps(IncrementalReader(model, source), prompts, rules, seeds, drafter, block_size)
+
+
+class GenerationRules(NamedTuple):
+    """How tokens are chosen and when a row ends."""
+
+    lengths: list[int]  # maximum number of new tokens of each prompt
+    sampling: Sampling
+    eos: int | None
+    suppress: tuple[int, ...]
+    stop: Stop | None
+
+
+@torch.inference_mode()
+def _steps(
+    reader: IncrementalReader,
+    prompts: Sequence[Sequence[int]],
+    rules: GenerationRules,
+    seeds: Sequence[int],
+    drafter: Drafter | None,
+    block_size: BlockSize,
+) -> Iterator[list[GeneratedToken]]:
+    """The decoding loop.
+
+    Finished rows stay in the batch, their output ignored, until they are half of it: removing them copies the state
+    of all others, which pays off once it halves the work of the following steps.
+    """
+    if not prompts:
+        return
+    batch = GenerationBatch(prompts, rules, seeds, reader.model)
+    step = reader.read([prefix.ids for prefix in batch.prefixes], [prefix.owner for prefix in batch.prefixes])
+    blocks = BlockReader(reader, step.state, drafter, block_size)
+    block = DraftBlock(step.logits, [[] for _ in prompts])
+    while True:
+        chosen = batch.choose(block)
+        blocks.accept(block.drafts, [len(tokens) - 1 for tokens in chosen])
+        yield batch.append(chosen, block.logits)
+        if not any(batch.running):
+            return
+        if 2 * sum(batch.running) <= len(batch.running):
+            rows = [row for row, is_running in enumerate(batch.running) if is_running]
+            blocks.keep(rows)
+            batch.keep(rows)
+        block = blocks.read(batch.prefixes, batch.max_remaining - 1, batch.draft_chooser())
+
+
+class GenerationBatch:
+    """The rows of a batch: their tokens, their noise and whether they are finished."""
+
+    def __init__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        rules: GenerationRules,
+        seeds: Sequence[int],
+        model: AutoregressiveModel,
+    ) -> None:
+        self.rules = rules
+        self.prefixes = [Prefix(row, list(prompt)) for row, prompt in enumerate(prompts)]
+        self.running = [True] * len(prompts)
+        self._prompt_lengths = [len(prompt) for prompt in prompts]  # by prompt; all else is by row of the batch
+        self._gumbels = None if rules.sampling.greedy else Gumbels(seeds, model.vocabulary, model.device)
+        self._suppressed = torch.tensor(sorted(set(rules.suppress)), device=model.device) if rules.suppress else None
+        self._seen: Tensor | None = None  # (B, V), true at the ids of each prefix
+        if rules.sampling.repetition_penalty != 1.0:
+            self._seen = torch.zeros(len(prompts), model.vocabulary, dtype=torch.bool, device=model.device)
+            for row, prompt in enumerate(prompts):
+                self._seen[row, list(prompt)] = True
+
+    @property
+    def max_remaining(self) -> int:
+        """Maximum number of tokens that any row may still generate."""
+        running = (prefix for prefix, is_running in zip(self.prefixes, self.running, strict=True) if is_running)
+        return max(self.rules.lengths[owner] + self._prompt_lengths[owner] - len(ids) for owner, ids in running)
+
+    def choose(self, block: DraftBlock) -> list[list[int]]:
+        """The next tokens of each row: its accepted draft tokens and one more."""
+        logits, drafts = block
+        rows, width, _ = logits.shape
+        gumbels = None if self._gumbels is None else self._gumbels.peek(width).flatten(0, 1)
+        seen = None if self._seen is None else _seen_along(self._seen, drafts, width).flatten(0, 1)
+        flat = choose(logits.flatten(0, 1), self.rules.sampling, gumbels, seen=seen, suppressed=self._suppressed)
+        chosen: list[list[int]] = flat.view(rows, width).tolist()
+        return [tokens[: count_accepted(draft, tokens) + 1] for tokens, draft in zip(chosen, drafts, strict=True)]
+
+    def append(self, chosen: Sequence[Sequence[int]], logits: Tensor) -> list[GeneratedToken]:
+        """Append the chosen tokens and return those of unfinished rows."""
+        positions = [(row, column) for row, tokens in enumerate(chosen) for column in range(len(tokens))]
+        log_probs = iter(token_log_probs(_at(logits, positions), [token for tokens in chosen for token in tokens]))
+        if self._gumbels is not None:
+            self._gumbels.consume([len(tokens) for tokens in chosen])
+        generated: list[GeneratedToken] = []
+        for row, tokens in enumerate(chosen):
+            owner, ids = self.prefixes[row]
+            if self._seen is not None:
+                self._seen[row, list(tokens)] = True
+            for token, log_prob in zip(tokens, log_probs, strict=False):
+                ids.append(token)
+                if self.running[row]:
+                    finished = self._finish(owner, ids)
+                    self.running[row] = finished is None
+                    generated.append(GeneratedToken(owner, token, log_prob, finished))
+        return generated
+
+    def draft_chooser(self) -> DraftChooser:
+        return DraftChooser(self.rules.sampling, self._gumbels, self._seen, self._suppressed)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Continue with a subset of the rows."""
+        self.prefixes = [self.prefixes[row] for row in rows]
+        self.running = [self.running[row] for row in rows]
+        if self._gumbels is not None:
+            self._gumbels.keep(rows)
+        if self._seen is not None:
+            self._seen = self._seen[list(rows)]
+
+    def _finish(self, owner: int, ids: Sequence[int]) -> Finish | None:
+        prompt = self._prompt_lengths[owner]
+        if ids[-1] == self.rules.eos:
+            return "eos"
+        if self.rules.stop is not None and self.rules.stop(ids[prompt:]):
+            return "stop"
+        return "length" if len(ids) - prompt == self.rules.lengths[owner] else None
+
+
+class DraftChooser:
+    """Chooses draft tokens from a drafter's logits as the decoder will choose from the model's: with the same noise.
+
+    The first call is for the next position of each row, each later call for the position after that.
+    """
+
+    def __init__(
+        self, sampling: Sampling, gumbels: Gumbels | None, seen: Tensor | None, suppressed: Tensor | None
+    ) -> None:
+        self.greedy = sampling.greedy and seen is None
+        self._sampling, self._gumbels, self._suppressed = sampling, gumbels, suppressed
+        self._seen = None if seen is None else seen.clone()
+        self._offset = 0
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        gumbels = None if self._gumbels is None else self._gumbels.peek(self._offset + 1)[:, self._offset]
+        chosen = choose(logits, self._sampling, gumbels, seen=self._seen, suppressed=self._suppressed)
+        if self._seen is not None:
+            self._seen.scatter_(1, chosen[:, None], True)
+        self._offset += 1
+        return chosen
+
+
+def token_log_probs(logits: Tensor, ids: Sequence[int]) -> list[float]:
+    """Log-probabilities of N ids under logits (N, V), computed in float32 at least."""
+    log_probs = F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    values: list[float] = log_probs.gather(-1, torch.tensor(ids, device=logits.device)[:, None]).squeeze(1).tolist()
+    if any(map(math.isnan, values)):
+        raise DecodingError(NOT_A_NUMBER)
+    return values
+
+
+NOT_A_NUMBER = "the model predicts NaN: its weights are damaged or its training diverged; train it again"
+
+
+def one_length_each(length: int | Sequence[int], prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The maximum number of new tokens of each prompt, from one limit for all or one for each."""
+    lengths = [length] * len(prompts) if isinstance(length, int) else list(length)
+    if len(lengths) != len(prompts):
+        raise DecodingError(f"got {len(lengths)} lengths for {len(prompts)} prompts; give one for all, or one for each")
+    return lengths
+
+
+def check_request(
+    model: AutoregressiveModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    length: int,
+    eos: int | None,
+    suppress: Sequence[int],
+    source: Sequences | None,
+) -> None:
+    """Raise DecodingError for arguments that no decoder accepts, before anything is computed."""
+    vocabulary = model.vocabulary
+    if length < 1:
+        raise DecodingError(f"the length to generate is {length}; it must be at least 1 token")
+    for index, prompt in enumerate(prompts):
+        for token in prompt:
+            if not 0 <= token < vocabulary:
+                raise DecodingError(
+                    f"prompt {index} has the id {token}, outside the vocabulary of 0 to {vocabulary - 1}; "
+                    "encode it with the tokenizer that the model was trained with"
+                )
+    for name, ids in (("eos", () if eos is None else (eos,)), ("suppress", suppress)):
+        for token in ids:
+            if not 0 <= token < vocabulary:
+                raise DecodingError(
+                    f"{name} has the id {token}, outside the vocabulary of 0 to {vocabulary - 1}; correct it"
+                )
+    if len(set(suppress)) == vocabulary:
+        raise DecodingError(f"all {vocabulary} ids are suppressed; leave at least one to choose")
+    if source is not None and source.ids.shape[0] != len(prompts):
+        raise DecodingError(
+            f"got {source.ids.shape[0]} sources for {len(prompts)} prompts; give each source a prompt, empty if need be"
+        )
+
+
+def _seen_along(seen: Tensor, drafts: Sequence[Sequence[int]], width: int) -> Tensor:
+    """From (B, V) to (B, K, V): the ids seen before each position of a block, including draft tokens."""
+    along = seen[:, None].repeat(1, width, 1)
+    for row, draft in enumerate(drafts):
+        for position, token in enumerate(draft, start=1):
+            along[row, position:, token] = True
+    return along
+
+
+def _at(logits: Tensor, positions: Sequence[tuple[int, int]]) -> Tensor:
+    """(N, V) from (B, K, V): the logits at N (row, column) positions."""
+    if len(positions) == logits.shape[0] * logits.shape[1]:
+        return logits.flatten(0, 1)
+    rows, columns = zip(*positions, strict=True)
+    return logits[list(rows), list(columns)]

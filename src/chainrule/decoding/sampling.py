@@ -1,0 +1,165 @@
+"""Choosing the next token: pure functions of logits (B, V).
+
+Filters return logits with minus infinity at the excluded tokens, so they compose in any order; `choose` applies them
+in a fixed order. Randomness enters as Gumbel noise, one value per token and row, so what a row samples depends only on
+its own noise and logits and never on the other rows of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from chainrule.config import Settings
+
+FORBIDDEN = -math.inf
+
+MIN_TEMPERATURE = 1e-6
+"""Lower temperatures are raised to this value: only the most probable token is left, and nothing overflows."""
+
+
+class Sampling(Settings):
+    """How a token is chosen from a prediction. By default it is sampled from the model's distribution."""
+
+    greedy: bool = Field(False, description="take the most probable token; the filters below then have no effect")
+    temperature: float = Field(1.0, gt=0, description="divides the logits: below 1 less random, above 1 more random")
+    top_k: int | None = Field(None, ge=1, description="keep the k most probable tokens, and ties with the k-th")
+    top_p: float | None = Field(None, gt=0, le=1, description="keep the smallest set of tokens with this probability")
+    min_p: float | None = Field(None, ge=0, le=1, description="minimum probability relative to the most probable token")
+    repetition_penalty: float = Field(1.0, gt=0, description="above 1: tokens of the prompt or output are less likely")
+
+
+GREEDY = Sampling(greedy=True)
+
+
+def choose(
+    logits: Tensor,
+    sampling: Sampling,
+    gumbels: Tensor | None,
+    *,
+    seen: Tensor | None = None,
+    suppressed: Tensor | None = None,
+) -> Tensor:
+    """Choose token ids (B,) from logits (B, V).
+
+    `gumbels` (B, V) is the only source of randomness; greedy decoding does not use it. `seen` (B, V) marks the ids to
+    which the repetition penalty applies, `suppressed` (N,) lists ids that are never chosen.
+    """
+    if seen is not None and sampling.repetition_penalty != 1.0:
+        logits = penalise_repetition(logits, seen, sampling.repetition_penalty)
+    if suppressed is not None:
+        logits = logits.index_fill(-1, suppressed, FORBIDDEN)
+    if sampling.greedy or gumbels is None:
+        return logits.argmax(-1)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if sampling.temperature != 1.0:
+        logits = logits / max(sampling.temperature, MIN_TEMPERATURE)
+    if sampling.top_k is not None:
+        logits = keep_top_k(logits, sampling.top_k)
+    if sampling.top_p is not None:
+        logits = keep_top_p(logits, sampling.top_p)
+    if sampling.min_p is not None:
+        logits = keep_min_p(logits, sampling.min_p)
+    return gumbel_max(logits, gumbels)
+
+
+def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """CTRL's repetition penalty (Keskar et al. 2019, §4.1): divide the logits of seen ids by the penalty.
+
+    Negative logits are multiplied instead, because dividing them would make the token more probable.
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the k most probable tokens and all ties with the k-th, so the result does not depend on a sort order."""
+    if k >= logits.shape[-1]:
+        return logits
+    smallest_kept = logits.topk(k, dim=-1).values[:, -1:]  # (B, 1)
+    return logits.masked_fill(logits < smallest_kept, FORBIDDEN)
+
+
+def keep_top_p(logits: Tensor, mass: float) -> Tensor:
+    """Nucleus sampling (Holtzman et al. 2020): keep the fewest most probable tokens whose probabilities reach `mass`.
+
+    The most probable token is always kept. Ties are ordered by id.
+    """
+    if mass >= 1.0:
+        return logits  # rounding of the cumulative sum must not drop the tail
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    probabilities = ordered.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities  # (B, V): total probability of the more probable tokens
+    dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= mass)
+    return logits.masked_fill(dropped, FORBIDDEN)
+
+
+def keep_min_p(logits: Tensor, fraction: float) -> Tensor:
+    """Keep the tokens with at least `fraction` times the probability of the most probable one."""
+    if fraction == 0.0:
+        return logits
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(fraction), FORBIDDEN)
+
+
+def gumbel_max(logits: Tensor, gumbels: Tensor) -> Tensor:
+    """Sample ids (B,) from softmax(logits): the argmax of logits plus Gumbel noise.
+
+    This is the Gumbel-max trick (Gumbel 1954, §5; Maddison et al. 2014). Two models that sample with the same noise
+    mostly choose the same token, nearly as often as their distributions overlap (Daliri et al. 2024), so draft tokens
+    can be sampled with the noise that the target model will use (see `speculative`). A token without probability has
+    a logit of minus infinity and is never sampled.
+    """
+    return (logits + gumbels).argmax(-1)
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """The type for noise and for sums over a text: float64, except on Apple GPUs, which do not support it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class Gumbels:
+    """A stream of Gumbel noise for each row from its own seed: one value −log E per token, with E exponential.
+
+    The noise is generated on the CPU, many positions per call. The values at position n of a row depend only on its
+    seed and n, and not on how far ahead they are requested or on the other rows.
+    """
+
+    POSITIONS, NUMBERS = 64, 1 << 14  # maximum per call and row, but at least one position
+
+    def __init__(self, seeds: Sequence[int], vocabulary: int, device: torch.device) -> None:
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self._vocabulary = vocabulary
+        self._positions = max(1, min(self.POSITIONS, self.NUMBERS // vocabulary))
+        self._device = device
+        self._drawn = [torch.empty(0, vocabulary, dtype=accumulation_dtype(device), device=device) for _ in seeds]
+        self._used = [0] * len(seeds)  # number of consumed positions in each row of `_drawn`
+
+    def peek(self, count: int) -> Tensor:
+        """The noise (B, count, V) of the next positions of each row, without consuming it."""
+        for row, used in enumerate(self._used):
+            while len(self._drawn[row]) < used + count:
+                self._draw(row)
+                used = self._used[row]
+        rows = [drawn[used : used + count] for drawn, used in zip(self._drawn, self._used, strict=True)]
+        return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+
+    def consume(self, counts: Sequence[int]) -> None:
+        """Advance each row by a number of positions."""
+        self._used = [used + count for used, count in zip(self._used, counts, strict=True)]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Continue with a subset of the rows."""
+        self._generators = [self._generators[row] for row in rows]
+        self._drawn = [self._drawn[row] for row in rows]
+        self._used = [self._used[row] for row in rows]
+
+    def _draw(self, row: int) -> None:
+        """Generate more noise for a row and drop what it has consumed."""
+        exponentials = torch.empty(self._positions, self._vocabulary, dtype=accumulation_dtype(self._device))
+        exponentials.exponential_(generator=self._generators[row])
+        more = exponentials.log_().neg_().to(self._device)
+        self._drawn[row] = torch.cat([self._drawn[row][self._used[row] :], more])
+        self._used[row] = 0
