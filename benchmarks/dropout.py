@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.nn.attention import WholeAttention
-from chainrule.nn.dropout import dropped
+from chainrule.nn.attention import BidirectionalAttention
+from chainrule.nn.dropout import apply_dropout
 from chainrule.training.process import keep_freed_memory
 from turns import CLOCKS, against
 
@@ -37,9 +37,9 @@ def main() -> None:
     x = torch.randn(5000, 192, requires_grad=True)
     heads = tuple(torch.randn(100, 4, 40, 48, requires_grad=True) for _ in range(3))
     ways: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
-        "vectors": (lambda: dropped(x, RATE), lambda: F.dropout(x, RATE)),
+        "vectors": (lambda: apply_dropout(x, RATE), lambda: F.dropout(x, RATE)),
         "attention": (
-            lambda: WholeAttention(None, RATE)(*heads),
+            lambda: BidirectionalAttention(None, RATE)(*heads),
             lambda: F.scaled_dot_product_attention(*heads, dropout_p=RATE),
         ),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from chainrule.models.autoregressive_transformer import AutoregressiveTransformer, AutoregressiveTransformerConfig
-from chainrule.nn.layers import normalised
+from chainrule.nn.layers import rms_norm
 from chainrule.types import Batch, Sequences, tensors
 from tests.models.copying import exact_matches, learn
 
@@ -31,7 +31,7 @@ def test_the_model_computes_its_equations() -> None:
     model, (target, source) = model_of(), batch()
     assert model.tokens.embedding is not None
     assert model.tokens.source is not None
-    directions, sources = normalised(model.tokens.embedding), normalised(model.tokens.source)
+    directions, sources = rms_norm(model.tokens.embedding), rms_norm(model.tokens.source)
     lstm = model.encoder.forward_layers[0]
     for row, length in enumerate(source.lengths.tolist()):
         read = sources[source.ids[row, :length]]

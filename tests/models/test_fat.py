@@ -11,7 +11,7 @@ from chainrule.decoding.translation import Search, decode_sources
 from chainrule.errors import ConfigError, DataError
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.models.fat import FAT, FATConfig
-from chainrule.nn.layers import normalised
+from chainrule.nn.layers import rms_norm
 from chainrule.testing import check_model
 from chainrule.types import Batch, Sequences, tensors
 from tests.models.copying import exact_matches, learn
@@ -63,9 +63,9 @@ def batch() -> Batch:
 def read(model: FAT, ids: Tensor, positions: Tensor) -> Tensor:
     """The encoder for one source, token by token, as the docstring has it."""
     assert model.tokens.source is not None
-    x = normalised(model.tokens.source)[ids] + model.sinusoids[positions]
+    x = rms_norm(model.tokens.source)[ids] + model.sinusoids[positions]
     for layer in model.encoder:
-        u = normalised(x)
+        u = rms_norm(x)
         queries, keys = layer.query_key(u).view(len(ids), 2, 2, 3).unbind(1)  # (S, H, d) each
         values, gates = layer.value_gate(u).chunk(2, -1)
         found = torch.zeros_like(u)
@@ -75,8 +75,8 @@ def read(model: FAT, ids: Tensor, positions: Tensor) -> Tensor:
                 weights = (lengths / 3**0.5).softmax(0)
                 found[i, head * 4 : head * 4 + 4] = weights @ values[:, head * 4 : head * 4 + 4]
         x = x + layer.out(gates.sigmoid() * found)
-        x = x + layer.mlp.out(layer.mlp.inside(normalised(x)).relu().square())
-    return normalised(x)
+        x = x + layer.mlp.out(layer.mlp.inside(rms_norm(x)).relu().square())
+    return rms_norm(x)
 
 
 def write(model: FAT, tokens: list[int], source: Tensor, positions: Tensor) -> Tensor:
@@ -84,22 +84,22 @@ def write(model: FAT, tokens: list[int], source: Tensor, positions: Tensor) -> T
     memories = [torch.zeros(8, dtype=torch.float64) for _ in model.decoder]
     predictions = []
     for time, token in enumerate(tokens):
-        y = normalised(model.tokens.matrix.t())[token]
+        y = rms_norm(model.tokens.matrix.t())[token]
         for number, layer in enumerate(model.decoder):
-            u = normalised(y)
+            u = rms_norm(y)
             forget, candidate = layer.gates(u[None])[0].chunk(2)
             decay = forget.sigmoid()
             memories[number] = h = decay * memories[number] + (1 - decay) * candidate
-            query = layer.query(normalised(h))
+            query = layer.query(rms_norm(h))
             keys, values = layer.key_value(source).chunk(2, -1)
             context = []
             for head in range(2):
                 part = slice(head * 4, head * 4 + 4)
                 distances = layer.distances[(time - positions).clamp(-2, 2) + 2, head]
                 context.append((keys[:, part] @ query[part] / 2 + distances).softmax(0) @ values[:, part])
-            inside = layer.mlp.inside(torch.cat([u, normalised(h), *context])).relu().square()
+            inside = layer.mlp.inside(torch.cat([u, rms_norm(h), *context])).relu().square()
             y = y + layer.mlp.out(inside)
-        predictions.append(normalised(y) @ model.tokens.matrix[:, :VOCABULARY] + model.tokens.bias)
+        predictions.append(rms_norm(y) @ model.tokens.matrix[:, :VOCABULARY] + model.tokens.bias)
     return torch.stack(predictions)
 
 
@@ -182,16 +182,16 @@ def test_skipping_a_token_equals_attending_to_all_but_it(direction: str) -> None
     for layer in full.encoder:
         x = layer(x, torch.zeros(3, 1, 1, 5, dtype=x.dtype).masked_fill(hidden, -torch.inf))
     tokens = F.pad(target.ids, (1, 0), value=full.bos)[:, :-1]
-    looks = []
+    cross_attends = []
     for layer in full.decoder:
-        keys, values = layer.remember(normalised(x))
+        keys, values = layer.key_values(rms_norm(x))
         offsets = (torch.arange(6)[:, None] - positions[:, None]).clamp(-2, 2) + 2
         bias = layer.distances[offsets].permute(0, 3, 1, 2).masked_fill(hidden, -torch.inf)
-        looks.append(lambda q, k=keys, v=values, b=bias: F.scaled_dot_product_attention(q, k, v, b))
+        cross_attends.append(lambda q, k=keys, v=values, b=bias: F.scaled_dot_product_attention(q, k, v, b))
     y = full.tokens.embed(tokens)
-    for layer, look in zip(full.decoder, looks, strict=True):
-        y, _ = layer(y, torch.zeros(3, 8, dtype=y.dtype), look)
-    torch.testing.assert_close(model.logits(batch()), full.readout(normalised(y)))
+    for layer, cross_attend in zip(full.decoder, cross_attends, strict=True):
+        y, _ = layer(y, torch.zeros(3, 8, dtype=y.dtype), cross_attend)
+    torch.testing.assert_close(model.logits(batch()), full.readout(rms_norm(y)))
 
 
 @torch.no_grad()

@@ -4,7 +4,8 @@ import torch.nn.functional as F
 
 from chainrule.errors import ConfigError, DataError
 from chainrule.interface.base import Recomputed
-from chainrule.models.gpt import GPT, GPTConfig, normalised
+from chainrule.models.gpt import GPT, GPTConfig
+from chainrule.nn.layers import rms_norm
 from chainrule.types import Batch, Sequences, Step, detach, merge, select
 
 LAYOUTS = ("modern", "gpt2")
@@ -181,10 +182,10 @@ def test_the_norm_and_its_gradient_are_those_of_torch() -> None:
     x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(3, 5, 8, dtype=torch.float64)
     reference = F.rms_norm(x, (8,), eps=1e-6)
-    for found in (normalised(x), normalised(x.detach())):
+    for found in (rms_norm(x), rms_norm(x.detach())):
         torch.testing.assert_close(found, reference)
     (expected,) = torch.autograd.grad((reference * weights).sum(), x)
-    (gradient,) = torch.autograd.grad((normalised(x) * weights).sum(), x)
+    (gradient,) = torch.autograd.grad((rms_norm(x) * weights).sum(), x)
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
 
 

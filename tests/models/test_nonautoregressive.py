@@ -143,7 +143,7 @@ def test_fewer_and_fewer_tokens_are_predicted_again(monkeypatch: pytest.MonkeyPa
     model, asked = of("masked"), []
     predicted = Masks.predicted
 
-    def watched(self: Masks, body: object, read: object, draft: Draft, unknown: torch.Tensor, *rest: object) -> Draft:
+    def recording(self: Masks, body: object, read: object, draft: Draft, unknown: torch.Tensor, *rest: object) -> Draft:
         asked.append((unknown.sum(1).tolist(), draft))
         found = predicted(self, body, read, draft, unknown, *rest)  # type: ignore[arg-type]
         if len(asked) > 1:  # the least sure of the pass before
@@ -151,7 +151,7 @@ def test_fewer_and_fewer_tokens_are_predicted_again(monkeypatch: pytest.MonkeyPa
             assert (draft.log_probs.masked_fill(~unknown, -math.inf).max(1).values <= kept).all()
         return found
 
-    monkeypatch.setattr(Masks, "predicted", watched)
+    monkeypatch.setattr(Masks, "predicted", recording)
     output = model.output
     assert isinstance(output, Masks)
     read = model.body.read(SOURCE)
@@ -239,7 +239,7 @@ def test_the_likelihood_is_that_of_the_leader_times_that_of_the_rest(every: int)
     expected = float(Transformer.log_prob(model.leader, Batch(Sequences.full(led), source)))
     masked = torch.ones(6, dtype=torch.bool)
     masked[every - 1 :: every] = False
-    memory = model.filler.remember(model.leader.encode(source), source.lengths)
+    memory = model.filler.encoder_memory(model.leader.encode(source), source.lengths)
     inputs = model.leader.tokens.embed(padded.masked_fill(masked, model.leader.bos))
     hidden = model.filler.at_once(inputs, torch.tensor([6]), memory)
     nats = model.leader.readout(hidden).log_softmax(-1).gather(2, padded[..., None])[0, :, 0]

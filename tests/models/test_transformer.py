@@ -158,5 +158,7 @@ def test_a_source_that_goes_alone_is_read_as_in_training(positions: str) -> None
     with torch.no_grad():
         torch.testing.assert_close(model.encode(source), expected.detach())
         inputs = torch.randn(1, 5, 8, dtype=torch.float64)
-        found = model.decoder.at_once(inputs, torch.tensor([5]), model.remember(source))
-    torch.testing.assert_close(found, model.decoder.at_once(inputs, torch.tensor([5]), model.remember(source)).detach())
+        found = model.decoder.at_once(inputs, torch.tensor([5]), model.encoder_memory(source))
+    torch.testing.assert_close(
+        found, model.decoder.at_once(inputs, torch.tensor([5]), model.encoder_memory(source)).detach()
+    )

@@ -2,16 +2,16 @@ import pytest
 import torch
 
 from chainrule.nn.attention import (
-    Aligned,
+    AlignedIndex,
+    BidirectionalAttention,
     CachedAttention,
     CausalAttention,
-    Ragged,
+    RaggedIndex,
+    RecordingAttention,
     SourceAttention,
-    WatchedAttention,
-    WholeAttention,
-    make_room,
+    cache_index,
+    grow_cache,
     padding_bias,
-    place,
 )
 from chainrule.nn.positions import Rotary, sinusoids
 
@@ -47,10 +47,10 @@ def test_rotary_tables_stay_out_of_checkpoints() -> None:
 
 
 def test_rows_at_one_position_need_no_mask_for_a_single_token() -> None:
-    together = place(torch.tensor([5, 5, 5]), 1)
-    assert isinstance(together, Aligned)
+    together = cache_index(torch.tensor([5, 5, 5]), 1)
+    assert isinstance(together, AlignedIndex)
     assert (together.where, together.end, together.mask) == (slice(5, 6), 6, None)
-    assert isinstance(place(torch.tensor([5, 4]), 1), Ragged)
+    assert isinstance(cache_index(torch.tensor([5, 4]), 1), RaggedIndex)
 
 
 @pytest.mark.parametrize("starts", [[0, 0, 0], [4, 4, 4], [4, 0, 2]])
@@ -62,7 +62,7 @@ def test_cached_attention_sees_a_rows_past_and_nothing_else(starts: list[int], c
     keys, values = torch.full((2, 3, 2, 10, 4), 1e9, dtype=torch.float64)  # what nobody wrote must not be read
     for row, start in enumerate(starts):
         keys[row, :, :start], values[row, :, :start] = key[row, :, :start], value[row, :, :start]
-    attend = CachedAttention(keys, values, place(torch.tensor(starts), chunk))
+    attend = CachedAttention(keys, values, cache_index(torch.tensor(starts), chunk))
     new = [
         torch.stack([part[row, :, start : start + chunk] for row, start in enumerate(starts)])
         for part in (query, key, value, whole)
@@ -74,12 +74,12 @@ def test_cached_attention_sees_a_rows_past_and_nothing_else(starts: list[int], c
 
 def test_a_full_cache_doubles_keeps_what_it_holds_and_never_passes_the_limit() -> None:
     cache = torch.randn(2, 3, 4, 5)
-    assert make_room(cache, 4, limit=10) is cache
-    doubled = make_room(cache, 5, limit=10)
+    assert grow_cache(cache, 4, limit=10) is cache
+    doubled = grow_cache(cache, 5, limit=10)
     assert doubled.shape[2] == 8
     assert torch.equal(doubled[:, :, :4], cache)
-    assert make_room(doubled, 9, limit=10).shape[2] == 10
-    assert make_room(cache, 9, limit=100).shape[2] == 9
+    assert grow_cache(doubled, 9, limit=10).shape[2] == 10
+    assert grow_cache(cache, 9, limit=100).shape[2] == 9
 
 
 def test_sources_without_padding_need_no_bias() -> None:
@@ -105,9 +105,9 @@ def test_watching_attention_changes_nothing() -> None:
     torch.manual_seed(0)
     query, keys, values = torch.randn(3, 1, 2, 5, 6)
     look = SourceAttention(keys, values, None)
-    watched = WatchedAttention(look)
+    watched = RecordingAttention(look)
     assert torch.equal(watched(query), look(query))
-    torch.testing.assert_close(watched.seen[0], look.weights(query))
+    torch.testing.assert_close(watched.recorded[0], look.weights(query))
 
 
 @pytest.mark.parametrize("width", [6, 7])
@@ -124,7 +124,7 @@ def test_sinusoids_are_those_of_the_paper(width: int) -> None:
 def test_attention_that_may_drop_weights_and_drops_none_is_attention(causal: bool) -> None:
     query, key, value = torch.randn(3, 2, 4, 7, 8).unbind()
     bias = None if causal else padding_bias(torch.tensor([7, 4]), 7, query.dtype)
-    for_rate = CausalAttention if causal else (lambda rate: WholeAttention(bias, rate))
+    for_rate = CausalAttention if causal else (lambda rate: BidirectionalAttention(bias, rate))
     never = 1e-4  # rounds to no byte at all
     torch.testing.assert_close(for_rate(never)(query, key, value), for_rate(0.0)(query, key, value))
 

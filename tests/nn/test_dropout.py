@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from chainrule.nn.dropout import Dropout, VariationalDropout, dropped
+from chainrule.nn.dropout import Dropout, VariationalDropout, apply_dropout
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.9])
 def test_so_many_are_lost_and_the_rest_make_up_for_them(rate: float) -> None:
-    values = dropped(torch.ones(400, 500), rate)
+    values = apply_dropout(torch.ones(400, 500), rate)
     survivors = values[values > 0]
     assert (values == 0).double().mean() == pytest.approx(rate, abs=0.005)
     assert survivors.min() == survivors.max()
@@ -15,13 +15,13 @@ def test_so_many_are_lost_and_the_rest_make_up_for_them(rate: float) -> None:
 
 def test_every_byte_of_what_was_drawn_decides_alike() -> None:
     """The highest of eight bytes would be small too often in a number that cannot be negative."""
-    lost = dropped(torch.ones(50_000, 8), 0.4) == 0
+    lost = apply_dropout(torch.ones(50_000, 8), 0.4) == 0
     torch.testing.assert_close(lost.double().mean(0), torch.full((8,), 0.4, dtype=torch.float64), rtol=0, atol=0.015)
 
 
 def test_what_is_lost_gets_no_gradient() -> None:
     values = torch.randn(7, 5, requires_grad=True)
-    found = dropped(values, 0.5)
+    found = apply_dropout(values, 0.5)
     found.sum().backward()
     assert values.grad is not None
     torch.testing.assert_close(values.grad * values, found)
@@ -30,10 +30,10 @@ def test_what_is_lost_gets_no_gradient() -> None:
 
 def test_no_rate_and_no_training_change_nothing() -> None:
     values = torch.randn(3, 4)
-    assert dropped(values, 0.0) is values
+    assert apply_dropout(values, 0.0) is values
     assert Dropout(0.5).eval()(values) is values
     assert VariationalDropout(0.5).eval()(values) is values
-    assert dropped(torch.ones(0, 4), 0.5).shape == (0, 4)
+    assert apply_dropout(torch.ones(0, 4), 0.5).shape == (0, 4)
 
 
 def test_a_seed_says_what_is_lost() -> None:
@@ -46,7 +46,7 @@ def test_a_seed_says_what_is_lost() -> None:
 
 
 def test_all_but_nothing_can_be_lost() -> None:
-    assert dropped(torch.ones(10_000), 0.9999).isfinite().all()
+    assert apply_dropout(torch.ones(10_000), 0.9999).isfinite().all()
 
 
 def test_all_steps_of_a_row_lose_the_same() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chainrule.nn.layers import is_lone_row, squared_relu, times
+from chainrule.nn.layers import is_single_row, matmul, squared_relu
 
 
 def test_squared_relu_is_its_definition_with_and_without_a_gradient() -> None:
@@ -27,18 +27,18 @@ def test_times_is_the_matrix_product_with_and_without_a_gradient(rows: int, dtyp
     x = torch.randn(rows, 5, generator=random, dtype=dtype)
     matrix = torch.randn(5, 9, generator=random, dtype=dtype)
     expected = torch.einsum("nd,do->no", x, matrix)
-    torch.testing.assert_close(times(x, matrix), expected)
+    torch.testing.assert_close(matmul(x, matrix), expected)
     with torch.no_grad():
-        torch.testing.assert_close(times(x, matrix), expected)
-        torch.testing.assert_close(times(x, matrix[:, :4]), expected[:, :4])  # rows that do not touch
+        torch.testing.assert_close(matmul(x, matrix), expected)
+        torch.testing.assert_close(matmul(x, matrix[:, :4]), expected[:, :4])  # rows that do not touch
     with torch.inference_mode():
-        torch.testing.assert_close(times(x, matrix), expected)
+        torch.testing.assert_close(matmul(x, matrix), expected)
 
 
 def test_a_gradient_never_goes_the_way_that_has_none() -> None:
     x, matrix = torch.ones(1, 4, requires_grad=True), torch.ones(4, 2, requires_grad=True)
-    assert not is_lone_row(x)
-    times(x, matrix).sum().backward()
+    assert not is_single_row(x)
+    matmul(x, matrix).sum().backward()
     assert x.grad is not None
     assert matrix.grad is not None
 
@@ -46,4 +46,4 @@ def test_a_gradient_never_goes_the_way_that_has_none() -> None:
 def test_half_precision_stays_with_torch() -> None:
     x, matrix = torch.ones(1, 4, dtype=torch.bfloat16), torch.ones(4, 2, dtype=torch.bfloat16)
     with torch.no_grad():
-        assert times(x, matrix).dtype == torch.bfloat16
+        assert matmul(x, matrix).dtype == torch.bfloat16

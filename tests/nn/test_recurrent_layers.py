@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chainrule.nn.dropout import dropped
+from chainrule.nn.dropout import apply_dropout
 from chainrule.nn.recurrent import (
     CELLS,
     FEW_STEPS,
@@ -292,6 +292,6 @@ def test_recurrent_dropout_drops_the_same_weights_at_all_steps(cell: str) -> Non
     torch.manual_seed(3)
     found = layer(values, state)
     torch.manual_seed(3)
-    weight = dropped(layer.recurrent_weight, 0.5)
+    weight = apply_dropout(layer.recurrent_weight, 0.5)
     torch.testing.assert_close(found, layer.naive(values, state, weight))
     assert not torch.allclose(found[0], layer.eval()(values, state)[0])

@@ -25,7 +25,7 @@ from chainrule.features.stored import Row
 from chainrule.interface.base import Model, Trainable, readable
 from chainrule.interface.capabilities import Embedder, Layered
 from chainrule.interface.conditional import TranslationConfig
-from chainrule.nn.layers import ScalarMix, normalised
+from chainrule.nn.layers import ScalarMix, rms_norm
 from chainrule.nn.tokens import TokenReadout
 from chainrule.types import Sequences
 
@@ -103,7 +103,7 @@ class WordVectors(Encoder):
         return self.table.shape[1]
 
     def forward(self, texts: Sequences) -> Tensor:
-        vectors = normalised(F.embedding(readable(texts), self.table))
+        vectors = rms_norm(F.embedding(readable(texts), self.table))
         if not self.training or not self.word_dropout:
             return vectors
         return vectors * (torch.rand(texts.ids.shape, device=vectors.device) >= self.word_dropout)[..., None]

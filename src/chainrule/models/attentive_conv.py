@@ -14,13 +14,13 @@ from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Embedder
 from chainrule.models.gpt import GPTConfig, ModernBlock
-from chainrule.nn import alone
-from chainrule.nn.alone import Row
-from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place
+from chainrule.nn import single_row
+from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, cache_index
 from chainrule.nn.convolution import GatedConvolution
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.layers import normalised
+from chainrule.nn.layers import rms_norm
 from chainrule.nn.positions import Rotary, Rotation
+from chainrule.nn.single_row import Array
 from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State
 
@@ -114,9 +114,9 @@ class AttentiveConv(TokenReadout, Embedder):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         rings, keys, values, positions = cast(AttentiveConvState, state)
-        if alone.can_go_alone(tokens, keys[0]) and not self.training:
-            return self._advance_alone(tokens, cast(AttentiveConvState, state))
-        here = place(positions, tokens.shape[1])
+        if single_row.is_applicable(tokens, keys[0]) and not self.training:
+            return self._advance_single_row(tokens, cast(AttentiveConvState, state))
+        here = cache_index(positions, tokens.shape[1])
         self.require_room(here.end)
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
             keys, values = tuple(k.clone() for k in keys), tuple(v.clone() for v in values)
@@ -146,18 +146,18 @@ class AttentiveConv(TokenReadout, Embedder):
         for block, before, attend in zip(self._stack, rings, attends, strict=True):
             x, ring = block(x, before, positions, rotate, attend)
             after.append(ring)
-        return normalised(x), tuple(after)
+        return rms_norm(x), tuple(after)
 
-    def _advance_alone(self, token: Tensor, state: AttentiveConvState) -> Advance:
+    def _advance_single_row(self, token: Tensor, state: AttentiveConvState) -> Advance:
         """The same for one token of one text, in place."""
         position = int(state.positions)
         self.require_room(position + 1)
-        turn = alone.Turn(alone.array(self.rotary.cosine)[position], alone.array(self.rotary.sine)[position])
-        x = alone.array(self.tokens.embed(token))[0, 0]
+        rotate = self.rotary.single_row(position)
+        x = single_row.as_numpy(self.tokens.embed(token))[0, 0]
         for block, ring, keys, values in zip(self._stack, state.rings, state.keys, state.values, strict=True):
-            cache = alone.Cache(alone.array(keys)[0], alone.array(values)[0], position)
-            x = block.step(x, alone.array(ring)[0], turn, cache)
-        hidden = torch.from_numpy(alone.normalised(x))[None, None]
+            cache = single_row.RowCache(single_row.as_numpy(keys)[0], single_row.as_numpy(values)[0], position)
+            x = block.step(x, single_row.as_numpy(ring)[0], rotate, cache)
+        hidden = torch.from_numpy(single_row.rms_norm(x))[None, None]
         return Advance(hidden, state._replace(positions=state.positions + 1))
 
     def _rings(self, rows: int) -> tuple[Tensor, ...]:
@@ -184,11 +184,11 @@ class AttentiveBlock(nn.Module):
         self, x: Tensor, ring: Tensor, positions: Tensor, rotate: Rotation, attend: Attend
     ) -> tuple[Tensor, Tensor]:
         """(B, K, D) to (B, K, D), and the ring after it."""
-        y, ring = self.local(normalised(x), ring, positions)
+        y, ring = self.local(rms_norm(x), ring, positions)
         x = x + self.dropout(y)
         return self.attentive(x.flatten(0, 1), len(x), rotate, attend).view_as(x), ring
 
-    def step(self, x: Row, ring: Row, turn: alone.Turn, cache: alone.Cache) -> Row:
+    def step(self, x: Array, ring: Array, rotate: single_row.RowRotation, cache: single_row.RowCache) -> Array:
         """`forward` for a single token."""
-        x = x + self.local.step(alone.normalised(x), ring, cache.position)
-        return self.attentive.step(x, turn, cache)
+        x = x + self.local.step(single_row.rms_norm(x), ring, cache.position)
+        return self.attentive.step(x, rotate, cache)

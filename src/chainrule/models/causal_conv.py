@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, readable, shift_right
-from chainrule.nn import alone
+from chainrule.nn import single_row
 from chainrule.nn.convolution import GatedConvolution
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.layers import normalised
+from chainrule.nn.layers import rms_norm
 from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State
 
@@ -94,23 +94,23 @@ class CausalConv(TokenReadout):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         rings, positions = cast(CausalConvState, state)
-        if alone.can_go_alone(tokens, rings[0]) and not self.training:
-            return self._advance_alone(tokens, cast(CausalConvState, state))
+        if single_row.is_applicable(tokens, rings[0]) and not self.training:
+            return self._advance_single_row(tokens, cast(CausalConvState, state))
         x = self.dropout(self.tokens.embed(tokens))  # (B, K, D)
         after = []
         for layer, before in zip(self._stack, rings, strict=True):
-            y, ring = layer(normalised(x), before, positions)
+            y, ring = layer(rms_norm(x), before, positions)
             x = x + self.dropout(y)
             after.append(ring)
-        return Advance(normalised(x), CausalConvState(tuple(after), positions + tokens.shape[1]))
+        return Advance(rms_norm(x), CausalConvState(tuple(after), positions + tokens.shape[1]))
 
-    def _advance_alone(self, token: Tensor, state: CausalConvState) -> Advance:
+    def _advance_single_row(self, token: Tensor, state: CausalConvState) -> Advance:
         """The same for one token of one text, in place."""
         position = int(state.positions)
-        x = alone.array(self.tokens.embed(token))[0, 0]
+        x = single_row.as_numpy(self.tokens.embed(token))[0, 0]
         for layer, ring in zip(self._stack, state.rings, strict=True):
-            x = x + layer.step(alone.normalised(x), alone.array(ring)[0], position)
-        hidden = torch.from_numpy(alone.normalised(x))[None, None]
+            x = x + layer.step(single_row.rms_norm(x), single_row.as_numpy(ring)[0], position)
+        hidden = torch.from_numpy(single_row.rms_norm(x))[None, None]
         return Advance(hidden, state._replace(positions=state.positions + 1))
 
     @property

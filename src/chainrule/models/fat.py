@@ -42,14 +42,14 @@ from chainrule.errors import ConfigError
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Directed, FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.nn import alone, slow_attention
-from chainrule.nn.alone import Row
-from chainrule.nn.attention import Look, SourceAttention, WatchedAttention, padding_bias, require_heads
+from chainrule.nn import single_row, slow_attention
+from chainrule.nn.attention import CrossAttend, RecordingAttention, SourceAttention, padding_bias, require_heads
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.layers import inward, normalised, outward, squared_relu
+from chainrule.nn.layers import input_projection, output_projection, rms_norm, squared_relu
 from chainrule.nn.positions import sinusoids
 from chainrule.nn.scan import scan
 from chainrule.nn.shortlist import Shortlist, Shortlisted, Shortlists, partners_of
+from chainrule.nn.single_row import Array
 from chainrule.nn.tokens import PairTable, TokenReadout
 from chainrule.types import Batch, Sequences, State
 
@@ -201,14 +201,14 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
     def hidden(self, batch: Batch) -> Tensor:
         source = self._read(self._keep(batch.source))
         inputs = shift_right(readable(batch.target), self.bos)
-        return self._write(inputs, self._memories(len(inputs)), self._looks(source, _steps(inputs)))[0]
+        return self._write(inputs, self._memories(len(inputs)), self._cross_attention(source, _steps(inputs)))[0]
 
     def attention_maps(self, batch: Batch) -> Tensor:
         kept = self._keep(batch.source)
         inputs = shift_right(readable(batch.target), self.bos)
-        watched = [WatchedAttention(look) for look in self._looks(self._read(kept), _steps(inputs))]
-        self._write(inputs, self._memories(len(inputs)), watched)
-        weights = torch.stack([weights for look in watched for weights in look.seen]).mean((0, 2))  # (B, T, N)
+        layers = [RecordingAttention(layer) for layer in self._cross_attention(self._read(kept), _steps(inputs))]
+        self._write(inputs, self._memories(len(inputs)), layers)
+        weights = torch.stack([weights for layer in layers for weights in layer.recorded]).mean((0, 2))  # (B, T, N)
         width = self.require_source(batch.source).ids.shape[1]
         return weights.new_zeros(*inputs.shape, width).scatter_add_(2, kept.places[:, None].expand_as(weights), weights)
 
@@ -220,10 +220,10 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(FATState, state)
-        if alone.can_go_alone(tokens, before.memories[0]) and not self.training:
-            return self._advance_alone(tokens, before)
-        looks = self._looks(before.source, before.positions[:, None] + _steps(tokens))
-        hidden, memories = self._write(tokens, before.memories, looks)
+        if single_row.is_applicable(tokens, before.memories[0]) and not self.training:
+            return self._advance_single_row(tokens, before)
+        cross_attends = self._cross_attention(before.source, before.positions[:, None] + _steps(tokens))
+        hidden, memories = self._write(tokens, before.memories, cross_attends)
         return Advance(hidden, FATState(before.source, memories, before.positions + tokens.shape[1]))
 
     def _keep(self, source: Sequences | None) -> Kept:
@@ -245,44 +245,46 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         padding = padding_bias(kept.lengths, kept.ids.shape[1], x.dtype)
         for layer in self.encoder:
             x = layer(x, padding)
-        keys, values = zip(*(layer.remember(normalised(x)) for layer in self._writers), strict=True)
+        keys, values = zip(*(layer.key_values(rms_norm(x)) for layer in self._writers), strict=True)
         return Source(keys, values, kept.positions, kept.lengths)
 
     def _write(
-        self, tokens: Tensor, memories: Sequence[Tensor], looks: Sequence[Look]
+        self, tokens: Tensor, memories: Sequence[Tensor], cross_attends: Sequence[CrossAttend]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(B, K) to hidden vectors (B, K, D) and the memories after them."""
         y = self.dropout(self.tokens.embed(tokens))
         after = []
-        for layer, memory, look in zip(self._writers, memories, looks, strict=True):
-            y, memory = layer(y, memory, look)
+        for layer, memory, cross_attend in zip(self._writers, memories, cross_attends, strict=True):
+            y, memory = layer(y, memory, cross_attend)
             after.append(memory)
-        return normalised(y), tuple(after)
+        return rms_norm(y), tuple(after)
 
-    def _advance_alone(self, token: Tensor, state: FATState) -> Advance:
+    def _advance_single_row(self, token: Tensor, state: FATState) -> Advance:
         """The same for one token of one text."""
         kept = int(state.source.lengths)
         offsets = self._offsets(state.source.positions[0, :kept], state.positions)
-        y = alone.array(self.tokens.embed(token))[0, 0]
+        y = single_row.as_numpy(self.tokens.embed(token))[0, 0]
         memories = []
         layers = zip(self._writers, state.memories, state.source.keys, state.source.values, strict=True)
         for layer, before, keys, values in layers:
-            sight = Sight(alone.array(keys)[0, :, :kept], alone.array(values)[0, :, :kept], offsets.numpy())
-            y, memory = layer.step(y, alone.array(before)[0], sight)
+            source = OffsetSourceRow(
+                single_row.as_numpy(keys)[0, :, :kept], single_row.as_numpy(values)[0, :, :kept], offsets.numpy()
+            )
+            y, memory = layer.step(y, single_row.as_numpy(before)[0], source)
             memories.append(torch.from_numpy(memory)[None])
-        hidden = torch.from_numpy(alone.normalised(y))[None, None]
+        hidden = torch.from_numpy(single_row.rms_norm(y))[None, None]
         return Advance(hidden, FATState(state.source, tuple(memories), state.positions + 1))
 
-    def _looks(self, source: Source, positions: Tensor) -> list[SourceAttention]:
+    def _cross_attention(self, source: Source, positions: Tensor) -> list[SourceAttention]:
         """How each layer looks at the source from target positions, (B, K) or (1, K)."""
         offsets = self._offsets(source.positions[:, None], positions[..., None])  # (B, K, S) or (1, K, S)
         padding = padding_bias(source.lengths, offsets.shape[-1], source.keys[0].dtype)
         rate = self.config.dropout if self.training else 0.0
-        looks = []
+        cross_attends = []
         for layer, keys, values in zip(self._writers, source.keys, source.values, strict=True):
             bias = F.embedding(offsets, layer.distances).permute(0, 3, 1, 2)  # (B, H, K, S) U
-            looks.append(SourceAttention(keys, values, bias if padding is None else bias + padding, rate))
-        return looks
+            cross_attends.append(SourceAttention(keys, values, bias if padding is None else bias + padding, rate))
+        return cross_attends
 
     def _offsets(self, source: Tensor, target: Tensor) -> Tensor:
         """The row of `distances` for t − n."""
@@ -302,16 +304,17 @@ class EncoderLayer(nn.Module):
     def __init__(self, config: FATConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query_key = inward(config.width, 2 * config.heads * config.key_width, bias=True)  # A and B with b
-        self.value_gate = inward(config.width, 2 * config.width)  # V and G
-        self.out = outward(config.width, config.width)
+        # A and B with b
+        self.query_key = input_projection(config.width, 2 * config.heads * config.key_width, bias=True)
+        self.value_gate = input_projection(config.width, 2 * config.width)  # V and G
+        self.out = output_projection(config.width, config.width)
         self.mlp = MLP(config.width, config)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """(B, S, D) to (B, S, D)."""
-        x = x + self.dropout(self.attention(normalised(x), padding))
-        return x + cast(Tensor, self.dropout(self.mlp(normalised(x))))
+        x = x + self.dropout(self.attention(rms_norm(x), padding))
+        return x + cast(Tensor, self.dropout(self.mlp(rms_norm(x))))
 
     def attention(self, x: Tensor, padding: Tensor | None) -> Tensor:
         rows, length, width = x.shape
@@ -331,66 +334,66 @@ class DecoderLayer(nn.Module):
         super().__init__()
         width = config.width
         self.heads = config.heads
-        self.gates = inward(width, 2 * width, bias=True)  # F and C
+        self.gates = input_projection(width, 2 * width, bias=True)  # F and C
         bias = cast(Tensor, self.gates.bias).detach()
         bias[:width] = torch.linspace(0, 4, width)  # from forgetting half in a step to half in 38
-        self.query = inward(width, width)  # Q
-        self.key_value = inward(width, 2 * width)  # K and V'
+        self.query = input_projection(width, width)  # Q
+        self.key_value = input_projection(width, 2 * width)  # K and V'
         self.distances = nn.Parameter(torch.zeros(2 * config.reach + 1, config.heads))  # U
         self.mlp = MLP(3 * width, config)
         self.dropout = Dropout(config.dropout)
 
-    def remember(self, source: Tensor) -> tuple[Tensor, Tensor]:
+    def key_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of a source (B, S, D), (B, H, S, D/H) each: computed once, looked at in every step."""
         key, value = self.key_value(source).unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
         return key.contiguous(), value.contiguous()
 
-    def forward(self, y: Tensor, memory: Tensor, look: Look) -> tuple[Tensor, Tensor]:
+    def forward(self, y: Tensor, memory: Tensor, cross_attend: CrossAttend) -> tuple[Tensor, Tensor]:
         """(B, K, D) after the memory (B, D), to the same."""
-        u = normalised(y)
+        u = rms_norm(y)
         gates = self.gates(u.flatten(0, 1)).view(*u.shape[:2], -1).to(memory.dtype)
         forget, candidate = gates.transpose(0, 1).chunk(2, -1)  # (K, B, D) each
         decay = forget.sigmoid()
         h = scan(decay, (1 - decay) * candidate, memory)
-        known = normalised(h.transpose(0, 1))
+        known = rms_norm(h.transpose(0, 1))
         query = self.query(known).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, K, D/H)
-        context = look(query).transpose(1, 2).flatten(2)
+        context = cross_attend(query).transpose(1, 2).flatten(2)
         y = y + self.dropout(self.mlp(torch.cat([u, known, context], -1)))
         return y, h[-1] if len(h) else memory
 
-    def step(self, y: Row, memory: Row, sight: Sight) -> tuple[Row, Row]:
+    def step(self, y: Array, memory: Array, source: OffsetSourceRow) -> tuple[Array, Array]:
         """`forward` for a single token."""
-        u = alone.normalised(y)
-        forget, candidate = alone.project(u, self.gates).reshape(2, -1)
+        u = single_row.rms_norm(y)
+        forget, candidate = single_row.project(u, self.gates).reshape(2, -1)
         decay = 0.5 + 0.5 * np.tanh(0.5 * forget)  # the logistic function
-        h: Row = decay * (memory - candidate) + candidate
-        known = alone.normalised(h)
-        query = alone.project(known, self.query).reshape(self.heads, -1)
-        distances = alone.array(self.distances)[sight.offsets].T  # (H, S)
-        context = alone.gather(query, sight.keys, sight.values, distances)
+        h: Array = decay * (memory - candidate) + candidate
+        known = single_row.rms_norm(h)
+        query = single_row.project(known, self.query).reshape(self.heads, -1)
+        distances = single_row.as_numpy(self.distances)[source.offsets].T  # (H, S)
+        context = single_row.attend(query, source.keys, source.values, distances)
         return y + self.mlp.step(np.concatenate((u, known, context))), h
 
 
-class Sight(NamedTuple):
+class OffsetSourceRow(NamedTuple):
     """The source of one text as NumPy sees it, seen from one position."""
 
-    keys: Row  # (H, S, D/H)
-    values: Row
+    keys: Array  # (H, S, D/H)
+    values: Array
     offsets: npt.NDArray[np.int64]  # (S,) rows of `distances`
 
 
 class MLP(nn.Module):
     def __init__(self, inputs: int, config: FATConfig) -> None:
         super().__init__()
-        self.inside = inward(inputs, config.multiple * config.width)
-        self.out = outward(config.multiple * config.width, config.width)
+        self.inside = input_projection(inputs, config.multiple * config.width)
+        self.out = output_projection(config.multiple * config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.out(squared_relu(self.inside(x))))
 
-    def step(self, x: Row) -> Row:
+    def step(self, x: Array) -> Array:
         """`forward` for a single token."""
-        return alone.project(alone.squared_relu(alone.project(x, self.inside)), self.out)
+        return single_row.project(single_row.squared_relu(single_row.project(x, self.inside)), self.out)
 
 
 def _steps(tokens: Tensor) -> Tensor:

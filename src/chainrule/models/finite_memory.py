@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, readable, shift_right
-from chainrule.nn import alone
-from chainrule.nn.alone import Row
+from chainrule.nn import single_row
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.layers import Projection, normalised, squared_relu
+from chainrule.nn.layers import Projection, rms_norm, squared_relu
+from chainrule.nn.single_row import Array
 from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State
 
@@ -83,20 +83,20 @@ class FiniteMemory(TokenReadout):
     def advance(self, tokens: Tensor, state: State) -> Advance:
         window = torch.cat([cast(Tensor, state), tokens], dim=1)  # (B, k − 1 + K)
         after = window[:, tokens.shape[1] :]
-        if alone.can_go_alone(tokens, self.tokens.matrix) and not self.training:
-            return Advance(self._read_alone(window), after)
+        if single_row.is_applicable(tokens, self.tokens.matrix) and not self.training:
+            return Advance(self._read_single_row(window), after)
         embedded = self.dropout(self.tokens.embed(window.unfold(1, self.config.memory, 1)))  # (B, K, k, D)
         x = self.combine(embedded.flatten(2))  # (B, K, D)
         for layer in self._stack:
-            x = x + self.dropout(layer(normalised(x)))
-        return Advance(normalised(x), after)
+            x = x + self.dropout(layer(rms_norm(x)))
+        return Advance(rms_norm(x), after)
 
-    def _read_alone(self, window: Tensor) -> Tensor:
+    def _read_single_row(self, window: Tensor) -> Tensor:
         """The same for one token of one text: from its last k tokens (1, k) to (1, 1, D)."""
-        x = alone.project(alone.array(self.tokens.embed(window)).reshape(-1), self.combine)
+        x = single_row.project(single_row.as_numpy(self.tokens.embed(window)).reshape(-1), self.combine)
         for layer in self._stack:
-            x = x + layer.step(alone.normalised(x))
-        return torch.from_numpy(alone.normalised(x))[None, None]
+            x = x + layer.step(single_row.rms_norm(x))
+        return torch.from_numpy(single_row.rms_norm(x))[None, None]
 
     @property
     def _stack(self) -> Iterable[MLP]:
@@ -118,6 +118,6 @@ class MLP(nn.Module):
         y: Tensor = self.outward(squared_relu(self.inward(x)))
         return y
 
-    def step(self, x: Row) -> Row:
+    def step(self, x: Array) -> Array:
         """`forward` for a single vector."""
-        return alone.project(alone.squared_relu(alone.project(x, self.inward)), self.outward)
+        return single_row.project(single_row.squared_relu(single_row.project(x, self.inward)), self.outward)

@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable, shift_right
 from chainrule.interface.capabilities import Rewindable
-from chainrule.nn import alone
-from chainrule.nn.alone import Row
-from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, place, require_heads
-from chainrule.nn.dropout import dropped
-from chainrule.nn.layers import LayerNorm, Projection, normalised, squared_relu, times
+from chainrule.nn import single_row
+from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, cache_index, require_heads
+from chainrule.nn.dropout import apply_dropout
+from chainrule.nn.layers import LayerNorm, Projection, matmul, rms_norm, squared_relu
 from chainrule.nn.positions import Rotary, Rotation, require_pairs
+from chainrule.nn.single_row import Array
 from chainrule.types import Batch, Sequences, State
 
 
@@ -139,9 +139,9 @@ class GPT(TabledReadout, Rewindable):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         keys, values, positions = cast(GPTState, state)
-        if alone.can_go_alone(tokens, keys[0], most=alone.BLOCK) and not self.training:
-            return self._advance_alone(tokens, cast(GPTState, state))
-        here = place(positions, tokens.shape[1])
+        if single_row.is_applicable(tokens, keys[0], max_tokens=single_row.MAX_DECODER_TOKENS) and not self.training:
+            return self._advance_single_row(tokens, cast(GPTState, state))
+        here = cache_index(positions, tokens.shape[1])
         self.require_room(here.end)
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
             keys, values = tuple(k.clone() for k in keys), tuple(v.clone() for v in values)
@@ -154,15 +154,15 @@ class GPT(TabledReadout, Rewindable):
         kept = cast(GPTState, state)
         return kept._replace(positions=kept.positions - counts)
 
-    def _advance_alone(self, tokens: Tensor, state: GPTState) -> Advance:
+    def _advance_single_row(self, tokens: Tensor, state: GPTState) -> Advance:
         """The same for a few tokens of one text: this is what writing to a terminal consists of."""
         position, count = int(state.positions), tokens.shape[1]
         self.require_room(position + count)
         caches = [
-            alone.Cache(alone.array(keys)[0], alone.array(values)[0], position)
+            single_row.RowCache(single_row.as_numpy(keys)[0], single_row.as_numpy(values)[0], position)
             for keys, values in zip(state.keys, state.values, strict=True)
         ]
-        embedded = alone.array(self.tokens.embed(tokens))[0]  # (K, D)
+        embedded = single_row.as_numpy(self.tokens.embed(tokens))[0]  # (K, D)
         hidden = self.trunk.step(embedded[0] if count == 1 else embedded, caches)
         found = torch.from_numpy(hidden).view(1, count, -1)
         return Advance(found, state._replace(positions=state.positions + count))
@@ -195,7 +195,7 @@ class TiedTokens(Tokens):
         return F.embedding(tokens, self.matrix.T)
 
     def readout(self, hidden: Tensor) -> Tensor:
-        return times(hidden, self.matrix[:, : self.vocabulary])
+        return matmul(hidden, self.matrix[:, : self.vocabulary])
 
 
 class UntiedTokens(Tokens):
@@ -210,7 +210,7 @@ class UntiedTokens(Tokens):
         return cast(Tensor, self.embedding(tokens))
 
     def readout(self, hidden: Tensor) -> Tensor:
-        return times(hidden, self.matrix)
+        return matmul(hidden, self.matrix)
 
 
 class Trunk(nn.Module, ABC):
@@ -224,7 +224,7 @@ class Trunk(nn.Module, ABC):
         """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D); each block attends in its own way."""
 
     @abstractmethod
-    def step(self, embedded: Row, caches: Sequence[alone.Cache]) -> Row:
+    def step(self, embedded: Array, caches: Sequence[single_row.RowCache]) -> Array:
         """One token of one row, (D,) to (D,), or some, (K, D) to (K, D), without dropout; a cache for each block."""
 
 
@@ -238,18 +238,18 @@ class ModernTrunk(Trunk):
     def read(self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend]) -> Tensor:
         rows = embedded.shape[0]
         rotate = self.rotary(where)
-        x = dropped(normalised(embedded), self.dropout if self.training else 0.0).flatten(0, 1)
+        x = apply_dropout(rms_norm(embedded), self.dropout if self.training else 0.0).flatten(0, 1)
         for block, attend in zip(self.blocks, attends, strict=True):
             x = block(x, rows, rotate, attend)
-        return normalised(x).view_as(embedded)
+        return rms_norm(x).view_as(embedded)
 
-    def step(self, embedded: Row, caches: Sequence[alone.Cache]) -> Row:
+    def step(self, embedded: Array, caches: Sequence[single_row.RowCache]) -> Array:
         where = caches[0].where(embedded)
-        turn = alone.Turn(alone.array(self.rotary.cosine)[where], alone.array(self.rotary.sine)[where])
-        x = alone.normalised(embedded)
+        rotate = self.rotary.single_row(where)
+        x = single_row.rms_norm(embedded)
         for block, cache in zip(self.blocks, caches, strict=True):
-            x = cast(ModernBlock, block).step(x, turn, cache)
-        return alone.normalised(x)
+            x = cast(ModernBlock, block).step(x, rotate, cache)
+        return single_row.rms_norm(x)
 
 
 class ModernBlock(nn.Module):
@@ -268,21 +268,25 @@ class ModernBlock(nn.Module):
 
     def forward(self, x: Tensor, rows: int, rotate: Rotation, attend: Attend) -> Tensor:
         rate = self.dropout if self.training else 0.0
-        x = x + dropped(self.attention_out(self.attention(normalised(x), rows, rotate, attend)), rate)
-        return x + dropped(self.mlp_out(squared_relu(self.mlp_in(normalised(x)))), rate)
+        x = x + apply_dropout(self.attention_out(self.attention(rms_norm(x), rows, rotate, attend)), rate)
+        return x + apply_dropout(self.mlp_out(squared_relu(self.mlp_in(rms_norm(x)))), rate)
 
     def attention(self, x: Tensor, rows: int, rotate: Rotation, attend: Attend) -> Tensor:
         projected = self.query_key_value(x).view(rows, -1, 3, self.heads, x.shape[1] // self.heads)
-        query, key = rotate(normalised(projected[:, :, :2])).transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
+        query, key = rotate(rms_norm(projected[:, :, :2])).transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
         value = projected[:, :, 2].transpose(1, 2)
         return attend(query, key, value).transpose(1, 2).reshape(x.shape)
 
-    def step(self, x: Row, turn: alone.Turn, cache: alone.Cache) -> Row:
+    def step(self, x: Array, rotate: single_row.RowRotation, cache: single_row.RowCache) -> Array:
         """`forward` for a single token, or for some of one row."""
-        projected = alone.in_heads(alone.project(alone.normalised(x), self.query_key_value), 3, self.heads)
-        query, key = turn(alone.normalised(projected[:2]))  # (H, D/H) each, or (H, K, D/H)
-        x = x + alone.project(cache.attend(query, key, projected[2]), self.attention_out)
-        return x + alone.project(alone.squared_relu(alone.project(alone.normalised(x), self.mlp_in)), self.mlp_out)
+        projected = single_row.split_heads(
+            single_row.project(single_row.rms_norm(x), self.query_key_value), 3, self.heads
+        )
+        query, key = rotate(single_row.rms_norm(projected[:2]))  # (H, D/H) each, or (H, K, D/H)
+        x = x + single_row.project(cache.attend(query, key, projected[2]), self.attention_out)
+        return x + single_row.project(
+            single_row.squared_relu(single_row.project(single_row.rms_norm(x), self.mlp_in)), self.mlp_out
+        )
 
 
 class GPT2Trunk(Trunk):
@@ -297,16 +301,16 @@ class GPT2Trunk(Trunk):
     def read(self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend]) -> Tensor:
         rows = embedded.shape[0]
         x = embedded + self.positions[where]
-        x = dropped(x, self.dropout if self.training else 0.0).flatten(0, 1)
+        x = apply_dropout(x, self.dropout if self.training else 0.0).flatten(0, 1)
         for block, attend in zip(self.blocks, attends, strict=True):
             x = block(x, rows, attend)
         return cast(Tensor, self.norm(x)).view_as(embedded)
 
-    def step(self, embedded: Row, caches: Sequence[alone.Cache]) -> Row:
-        x: Row = embedded + alone.array(self.positions)[caches[0].where(embedded)]
+    def step(self, embedded: Array, caches: Sequence[single_row.RowCache]) -> Array:
+        x: Array = embedded + single_row.as_numpy(self.positions)[caches[0].where(embedded)]
         for block, cache in zip(self.blocks, caches, strict=True):
             x = cast(GPT2Block, block).step(x, cache)
-        return alone.layer_normalised(x, self.norm)
+        return single_row.layer_norm(x, self.norm)
 
 
 class GPT2Block(nn.Module):
@@ -327,17 +331,17 @@ class GPT2Block(nn.Module):
 
     def forward(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
         rate = self.dropout if self.training else 0.0
-        x = x + dropped(self.attention_out(self.attention(self.attention_norm(x), rows, attend)), rate)
-        return x + dropped(self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x)), approximate="tanh")), rate)
+        x = x + apply_dropout(self.attention_out(self.attention(self.attention_norm(x), rows, attend)), rate)
+        return x + apply_dropout(self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x)), approximate="tanh")), rate)
 
     def attention(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
         projected = self.query_key_value(x).view(rows, -1, 3, self.heads, x.shape[1] // self.heads)
         query, key, value = projected.transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
         return attend(query, key, value).transpose(1, 2).reshape(x.shape)
 
-    def step(self, x: Row, cache: alone.Cache) -> Row:
+    def step(self, x: Array, cache: single_row.RowCache) -> Array:
         """`forward` for a single token, or for some of one row."""
-        projected = alone.project(alone.layer_normalised(x, self.attention_norm), self.query_key_value)
-        x = x + alone.project(cache.attend(*alone.in_heads(projected, 3, self.heads)), self.attention_out)
-        inner = alone.gelu(alone.project(alone.layer_normalised(x, self.mlp_norm), self.mlp_in))
-        return x + alone.project(inner, self.mlp_out)
+        projected = single_row.project(single_row.layer_norm(x, self.attention_norm), self.query_key_value)
+        x = x + single_row.project(cache.attend(*single_row.split_heads(projected, 3, self.heads)), self.attention_out)
+        inner = single_row.gelu(single_row.project(single_row.layer_norm(x, self.mlp_norm), self.mlp_in))
+        return x + single_row.project(inner, self.mlp_out)

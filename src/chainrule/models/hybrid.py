@@ -19,7 +19,7 @@ from chainrule.features import Pretrained
 from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import BlockPredictor, Branched, FitsStatistics, Lookahead, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.nn.branches import Branches, Plan, attention_over
+from chainrule.nn.branches import Branches, TargetPlan, attention_over
 from chainrule.nn.layers import Projection
 from chainrule.nn.recurrent import LayerState
 from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
@@ -229,7 +229,7 @@ class HybridConfig(HybridSettings, EmbeddingConfig):
 
 
 class HybridState(NamedTuple):
-    plan: Plan
+    plan: TargetPlan
     layers: tuple[LayerState, ...]
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
@@ -276,7 +276,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         tokens = shift_right(readable(batch.target), bos=self.bos)
         plan, layers, positions = self.initial(batch.source, len(tokens))
         where = _next(positions, tokens.shape[1])
-        hidden, _ = self.branches.write(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
+        hidden, _ = self.branches.decode(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
         return attention_over(plan.source, plan.lengths).weights(hidden[:, None])[:, 0]
 
     def initial(self, source: Sequences | None, batch_size: int) -> HybridState:
@@ -285,7 +285,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         layers = tuple((state,) for state in self.begin(mean).tanh().chunk(self.config.layers, dim=1))
         return HybridState(plan, layers, torch.zeros_like(plan.lengths))
 
-    def plan(self, source: Sequences) -> Plan:
+    def plan(self, source: Sequences) -> TargetPlan:
         """What the source alone decides."""
         return self.branches.plan(self.read_source(source), source.lengths, self._counts(source))
 
@@ -300,8 +300,8 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
     def advance(self, tokens: Tensor, state: State) -> Advance:
         plan, layers, positions = cast(HybridState, state)
         where = _next(positions, tokens.shape[1])
-        hidden, layers = self.branches.write(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
-        written = self.branches.look(hidden, plan.source, plan.lengths)
+        hidden, layers = self.branches.decode(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
+        written = self.branches.cross_attend(hidden, plan.source, plan.lengths)
         weights = gather_positions(plan.weights[..., None], where)[..., 0]
         hidden = self.joined(written, gather_positions(plan.drafts, where), weights)
         return Advance(hidden, HybridState(plan, layers, positions + tokens.shape[1]))

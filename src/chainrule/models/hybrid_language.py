@@ -13,7 +13,7 @@ from chainrule.errors import ConfigError
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Lookahead
 from chainrule.models.hybrid import HybridModel, HybridSettings
-from chainrule.nn.branches import Plan
+from chainrule.nn.branches import TargetPlan
 from chainrule.nn.recurrent import GRU, LayerState
 from chainrule.nn.recurrent_encoder import gather_positions
 from chainrule.nn.tokens import TokenTable
@@ -31,7 +31,7 @@ class HybridLanguageState(NamedTuple):
     """Where every row stands in its chunk, and what it knows of that chunk."""
 
     layers: tuple[LayerState, ...]
-    plan: Plan  # of the chunk that is being predicted, P = C
+    plan: TargetPlan  # of the chunk that is being predicted, P = C
     source: Tensor  # (B, C) ids of the chunk before it, which the plan was made from
     recent: Tensor  # (B, C) ids of the chunk that is being read; those past `read` are 0
     positions: Tensor  # (B,) tokens read so far, BOS among them
@@ -94,7 +94,7 @@ class HybridLanguage(HybridModel):
         zeros = self.tokens.bias.new_zeros(batch_size, self.config.chunk, self.config.width)
         ids = torch.full(zeros.shape[:2], self.bos, device=zeros.device)
         positions = torch.zeros(batch_size, dtype=torch.int64, device=zeros.device)
-        plan = Plan(zeros, positions + self.config.chunk, zeros, zeros, zeros[..., 0])
+        plan = TargetPlan(zeros, positions + self.config.chunk, zeros, zeros, zeros[..., 0])
         layers = tuple(cast(GRU, layer).initial(batch_size) for layer in self.branches.writing)
         return HybridLanguageState(layers, plan, ids, ids, positions)
 
@@ -103,15 +103,17 @@ class HybridLanguage(HybridModel):
         grid = self._grid(tokens, before)
         sources = torch.cat([before.source[:, None], grid.ids[:, :-1]], dim=1)  # (B, M + 1, C)
         plans = self._plans(sources, grid.complete, before.plan)
-        hidden, layers = self.branches.write(
+        hidden, layers = self.branches.decode(
             self.tokens.embed(tokens), gather_positions(plans.contexts.flatten(1, 2), grid.where), before.layers
         )
         weights = gather_positions(plans.weights.flatten(1, 2)[..., None], grid.where)[..., 0]
         hidden = self.joined(
-            self._look(hidden, plans, grid.where), gather_positions(plans.drafts.flatten(1, 2), grid.where), weights
+            self._cross_attend(hidden, plans, grid.where),
+            gather_positions(plans.drafts.flatten(1, 2), grid.where),
+            weights,
         )
         rows = torch.arange(len(tokens), device=tokens.device)
-        last = Plan(*(part[rows, grid.complete] for part in plans))
+        last = TargetPlan(*(part[rows, grid.complete] for part in plans))
         after = HybridLanguageState(
             layers,
             last,
@@ -141,7 +143,7 @@ class HybridLanguage(HybridModel):
         ids.scatter_(1, places, tokens)
         return Grid(ids.view(len(ids), -1, chunk), complete, places + 1)
 
-    def _plans(self, sources: Tensor, complete: Tensor, known: Plan) -> Plan:
+    def _plans(self, sources: Tensor, complete: Tensor, known: TargetPlan) -> TargetPlan:
         """BlockPredictor from sources (B, M + 1, C), their tensors (B, M + 1, …). The first is known already.
 
         In training it is made again, so that gradients reach what made it: the text is cut into segments, and of a
@@ -151,7 +153,7 @@ class HybridLanguage(HybridModel):
         needed = torch.arange(count, device=sources.device) <= complete[:, None]  # (B, M + 1)
         needed[:, 0] = torch.is_grad_enabled()
         if not needed.any():
-            return Plan(*(part[:, None] for part in known))
+            return TargetPlan(*(part[:, None] for part in known))
         made = self._plan(sources[needed])
         plans = []
         for old, new in zip(known, made, strict=True):
@@ -159,20 +161,22 @@ class HybridLanguage(HybridModel):
             plan[:, 0] = old
             plan[needed] = new.to(plan.dtype)
             plans.append(plan)
-        return Plan(*plans)
+        return TargetPlan(*plans)
 
-    def _plan(self, ids: Tensor) -> Plan:
+    def _plan(self, ids: Tensor) -> TargetPlan:
         """Of chunks, from those before them, (N, C)."""
         source = Sequences.full(ids)
         return self.branches.plan(self.read_source(source), source.lengths, source.lengths)
 
-    def _look(self, hidden: Tensor, plans: Plan, where: Tensor) -> Tensor:
+    def _cross_attend(self, hidden: Tensor, plans: TargetPlan, where: Tensor) -> Tensor:
         """From vectors h (B, K, D) to a, each over the source of its own chunk."""
         rows, count, chunk, width = plans.source.shape
         if count == 1:
-            return self.branches.look(hidden, plans.source[:, 0], plans.lengths[:, 0])
+            return self.branches.cross_attend(hidden, plans.source[:, 0], plans.lengths[:, 0])
         places = where[..., None].expand(-1, -1, width)
         laid_out = hidden.new_zeros(rows, count * chunk, width).scatter(1, places, hidden)
         full = plans.lengths.new_full((rows * count,), chunk)
-        looked = self.branches.look(laid_out.view(rows * count, chunk, width), plans.source.flatten(0, 1), full)
-        return looked.view(rows, count * chunk, width).gather(1, places)
+        attended = self.branches.cross_attend(
+            laid_out.view(rows * count, chunk, width), plans.source.flatten(0, 1), full
+        )
+        return attended.view(rows, count * chunk, width).gather(1, places)

@@ -93,7 +93,7 @@ class HybridRegressive(ParallelModel):
         target = self._padded(batch.target)
         led = Sequences(target.ids[:, self.config.every - 1 :: self.config.every], target.lengths // self.config.every)
         read = self._read(source)
-        leading = self.leader.read(Batch(led, source), read.leader.looks(self.leader.rate))
+        leading = self.leader.read(Batch(led, source), read.leader.cross_attention(self.leader.rate))
         hidden = torch.cat([self._fill(led, read.filler), leading[:, :, None]], 2).flatten(1, 2)
         real = target.mask
         nats = hidden.new_zeros(real.shape)
@@ -144,7 +144,8 @@ class HybridRegressive(ParallelModel):
     def _read(self, source: Sequences) -> Read:
         encoded = self.leader.encode(source)
         return Read(
-            self.leader.decoder.remember(encoded, source.lengths), self.filler.remember(encoded, source.lengths)
+            self.leader.decoder.encoder_memory(encoded, source.lengths),
+            self.filler.encoder_memory(encoded, source.lengths),
         )
 
     def _fill(self, led: Sequences, memory: Memory) -> Tensor:

@@ -130,12 +130,12 @@ class NGram(BackedOff, GreedyDrafts):
         return Step(self._predict(state[:, None]), state)
 
     def extend(self, tokens: Tensor, state: State) -> Step:
-        if can_go_alone(tokens, self._log_probs(1)):
-            return self._extend_alone(tokens, cast(Tensor, state))
+        if _is_small(tokens, self._log_probs(1)):
+            return self._extend_numpy(tokens, cast(Tensor, state))
         contexts = self._contexts(self._read(tokens, cast(Tensor, state)))
         return Step(self._predict(contexts[:, 1:]), contexts[:, -1].clone())
 
-    def _extend_alone(self, tokens: Tensor, state: Tensor) -> Step:
+    def _extend_numpy(self, tokens: Tensor, state: Tensor) -> Step:
         """The same, row by row and token by token."""
         levels = self._levels()
         logits = np.empty((*tokens.shape, self.vocabulary), dtype=levels.log_probs[0].dtype)
@@ -274,7 +274,7 @@ def _adjusted(counts: Counts, suffixes: list[Tensor], base: int) -> Iterator[Ten
 # fast enough for drafting (see `decoding.speculative`).
 
 
-def can_go_alone(tokens: Tensor, like: Tensor) -> bool:
+def _is_small(tokens: Tensor, like: Tensor) -> bool:
     """A few tokens on the CPU, in full precision."""
     return tokens.numel() <= FEW and like.device.type == "cpu" and like.dtype in EXACT
 

@@ -51,7 +51,7 @@ from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerConfig
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.ctc import Lattice, Ratio, Slot, Weights, search, spelt
-from chainrule.nn.layers import inward
+from chainrule.nn.layers import input_projection
 from chainrule.nn.tokens import PairTable, lowest
 from chainrule.types import Batch, Sequences, length_mask, map_state
 
@@ -184,7 +184,7 @@ class Body(nn.Module):
     def read(self, source: Sequences) -> Read:
         embedded = self.tokens.embed_source(readable(source))
         encoded = self.encoder(embedded, padding_bias(source.lengths, embedded.shape[1], embedded.dtype))
-        return Read(encoded, self.decoder.remember(encoded, source.lengths))
+        return Read(encoded, self.decoder.encoder_memory(encoded, source.lengths))
 
     def decode(self, inputs: Tensor, lengths: Tensor, memory: Memory) -> Tensor:
         """(B, K, D), of which each row has its own length, to (B, K, D)."""
@@ -238,7 +238,7 @@ class Slots(Output):
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__()
         self.ratio, self.glancing = Ratio.of(config.slots), config.glancing
-        self.split = inward(config.width, self.ratio.most * config.width)
+        self.split = input_projection(config.width, self.ratio.most * config.width)
         self.silence = nn.Parameter(torch.zeros(config.width))  # a
         self.level = nn.Parameter(torch.zeros(1))  # c
         self.counted = config.language.tokens

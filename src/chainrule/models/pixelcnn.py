@@ -35,7 +35,7 @@ from chainrule.config import ModelConfig, RasterConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable
 from chainrule.interface.conditional import Conditional, TranslationConfig
 from chainrule.nn.convolution import Convolution, GatedLayer, across, lowered, matrix, norm_across
-from chainrule.nn.layers import normalised
+from chainrule.nn.layers import rms_norm
 from chainrule.types import Batch, Sequences, State, merge, select
 
 EMBEDDED = 8
@@ -154,7 +154,7 @@ class PixelCNN(TabledReadout):
             v, h = layer(v, h)
             vertical.append(v)
             horizontal.append(h)
-        return Maps(vertical, horizontal, self.head(normalised(h.permute(0, 2, 3, 1))))
+        return Maps(vertical, horizontal, self.head(rms_norm(h.permute(0, 2, 3, 1))))
 
     def _embed(self, values: Tensor) -> Tensor:
         """(B, T) to (B, H, W, E), the channels of a pixel added up; values that are missing add nothing."""
@@ -238,7 +238,7 @@ class PixelCNN(TabledReadout):
         return state._replace(
             rows=(rows[0], *map(norm_across, rows[1:])),
             above=tuple(join(v) for join, v in zip(self._joins, above, strict=True)),
-            pixels=(pixels[0], *map(normalised, pixels[1:])),
+            pixels=(pixels[0], *map(rms_norm, pixels[1:])),
             here=this_row(maps.heads.permute(0, 3, 1, 2)).take_along_dim(column[:, None, None], dim=1)[:, 0],
         )
 
@@ -304,11 +304,11 @@ class PixelCNN(TabledReadout):
         h = self.first_horizontal.pixel(state.pixels[0], x) + state.above[0][:, column] + place
         inputs = [x]
         for layer, pixels, above in zip(self._stack, state.pixels[1:], state.above[1:], strict=True):
-            inputs.append(normalised(h))
+            inputs.append(rms_norm(h))
             h = h + layer.pixel(pixels, inputs[-1], above[:, column])
         return state._replace(
             pixels=tuple(_pushed(pixels, x[:, None], 1) for pixels, x in zip(state.pixels, inputs, strict=True)),
-            here=self.head(normalised(h)),
+            here=self.head(rms_norm(h)),
         )
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import STEP_AFTER_STEP, Advance, Table, TabledReadout, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
-from chainrule.nn.layers import normalised
+from chainrule.nn.layers import rms_norm
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
 from chainrule.types import Batch, Sequences, State
 
@@ -83,7 +83,7 @@ class Recurrent(TabledReadout):
     def advance(self, tokens: Tensor, state: State) -> Advance:
         # (K, B, D): time first, so that a step is one block. A tied row grows long as a readout of its token; as an
         # input it must not, or it saturates the gates. Only its direction is read.
-        values = self.dropout(normalised(self.embedding(tokens.t())))
+        values = self.dropout(rms_norm(self.embedding(tokens.t())))
         after = []
         for layer, before in zip(self._stack, cast(tuple[LayerState, ...], state), strict=True):
             values, layer_state = layer(values, before)

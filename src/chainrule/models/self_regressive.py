@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
-from chainrule.nn.layers import Projection, normalised
+from chainrule.nn.layers import Projection, rms_norm
 from chainrule.nn.recurrent import LSTM, LayerState
 from chainrule.types import Batch, Sequences, State
 
@@ -111,7 +111,7 @@ class SelfRegressive(NeuralModel):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before, second_before = cast(SelfRegressiveState, state)
-        read = self.dropout(normalised(self.embedding(tokens.t())))  # (K, B, D), time first
+        read = self.dropout(rms_norm(self.embedding(tokens.t())))  # (K, B, D), time first
         h, after = self.first(read, before)
         previous = torch.cat([before[0][None], h[:-1]])[: len(h)]  # h_{t−1}
         both = self.dropout(torch.cat([previous, h], dim=-1))  # (K, B, 2D)
@@ -127,12 +127,12 @@ class SelfRegressive(NeuralModel):
         """ē of vectors of stage 1, (..., D) to (..., D)."""
         count = self.config.expected_over
         if count == self.vocabulary:
-            return F.softmax(self._first_logits(first), dim=-1) @ normalised(self._words)
+            return F.softmax(self._first_logits(first), dim=-1) @ rms_norm(self._words)
         with torch.no_grad():  # which words: all are looked at, a few are followed
             likeliest = self._first_logits(first).topk(count, dim=-1).indices  # (..., M)
         rows = F.embedding(likeliest, self.embedding.weight)  # (..., M, D)
         logits = (rows @ first[..., None])[..., 0] + self.first_bias[likeliest]
-        return (F.softmax(logits, dim=-1)[..., None, :] @ normalised(rows))[..., 0, :]
+        return (F.softmax(logits, dim=-1)[..., None, :] @ rms_norm(rows))[..., 0, :]
 
     def _first_logits(self, first: Tensor) -> Tensor:
         return F.linear(first, self._words, self.first_bias)

@@ -104,7 +104,7 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         if not isinstance(state.source, Source):
             raise DecodingError("this model was trained without attention, so there is no map; set model.attention=dot")
         written, _ = self._write(tokens, state.layers)
-        return _look(state.source).weights(written[:, None])[:, 0]
+        return _attention(state.source).weights(written[:, None])[:, 0]
 
     def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
         given = self.require_source(source)
@@ -118,7 +118,7 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         before = cast(Seq2SeqState, state)
         hidden, layers = self._write(tokens, before.layers)
         if isinstance(before.source, Source) and self.combine is not None:
-            context = _look(before.source)(hidden[:, None])[:, 0]
+            context = _attention(before.source)(hidden[:, None])[:, 0]
             hidden = self.combine(torch.cat([context, hidden], -1)).tanh()
         hidden = self.dropout(hidden.transpose(0, 1)).transpose(0, 1)  # which takes time first
         return Advance(hidden, Seq2SeqState(layers, before.source))
@@ -133,7 +133,7 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         return values.transpose(0, 1), tuple(after)
 
 
-def _look(source: Source) -> SourceAttention:
+def _attention(source: Source) -> SourceAttention:
     """Attention with one head, whose keys and values are the encoder's vectors as they are."""
     vectors = source.vectors[:, None]  # (B, 1, S, D)
     bias = padding_bias(source.lengths, vectors.shape[2], vectors.dtype)

@@ -32,32 +32,32 @@ from torch import Tensor, nn
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Rewindable
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.nn import alone
-from chainrule.nn.alone import Row
+from chainrule.nn import single_row
 from chainrule.nn.attention import (
     Attend,
+    BidirectionalAttention,
     CachedAttention,
     CausalAttention,
-    Look,
+    CrossAttend,
+    RecordingAttention,
     SourceAttention,
-    WatchedAttention,
-    WholeAttention,
-    make_room,
+    cache_index,
+    grow_cache,
     padding_bias,
-    place,
     require_heads,
 )
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.layers import inward, normalised, outward, squared_relu
+from chainrule.nn.layers import input_projection, output_projection, rms_norm, squared_relu
 from chainrule.nn.positions import (
     AddedPositions,
     ConcatenatedPositions,
     Positions,
     RotaryPositions,
-    Turn,
-    TurnRow,
+    Rotate,
+    RotateRow,
     require_pairs,
 )
+from chainrule.nn.single_row import Array
 from chainrule.nn.tokens import PairTable, TokenReadout
 from chainrule.types import Batch, Sequences, State
 
@@ -66,7 +66,7 @@ POSITIONS: dict[str, type[AddedPositions | RotaryPositions]] = {
     "concatenated": ConcatenatedPositions,
     "rotary": RotaryPositions,
 }
-FIRST_CAPACITY = 16  # slots in the cache of a new state; see `nn.attention.make_room`
+FIRST_CAPACITY = 16  # slots in the cache of a new state; see `nn.attention.grow_cache`
 
 
 class TransformerConfig(EmbeddingConfig):
@@ -95,11 +95,11 @@ class TransformerConfig(EmbeddingConfig):
         return self
 
 
-class Sight(NamedTuple):
+class SourceRow(NamedTuple):
     """What one row sees of its source in a layer, without padding."""
 
-    keys: Row  # (H, S, D/H)
-    values: Row
+    keys: Array  # (H, S, D/H)
+    values: Array
 
 
 class Memory(NamedTuple):
@@ -109,18 +109,18 @@ class Memory(NamedTuple):
     values: tuple[Tensor, ...]
     lengths: Tensor  # (B,)
 
-    def looks(self, dropout: float = 0.0) -> list[SourceAttention]:
+    def cross_attention(self, dropout: float = 0.0) -> list[SourceAttention]:
         """How each layer of the decoder looks at the source."""
         bias = padding_bias(self.lengths, self.keys[0].shape[2], self.keys[0].dtype)
         return [
             SourceAttention(keys, values, bias, dropout) for keys, values in zip(self.keys, self.values, strict=True)
         ]
 
-    def sights(self) -> list[Sight]:
+    def single_row_sources(self) -> list[SourceRow]:
         """The same for one row that goes alone."""
         length = int(self.lengths)
         return [
-            Sight(alone.array(keys)[0, :, :length], alone.array(values)[0, :, :length])
+            SourceRow(single_row.as_numpy(keys)[0, :, :length], single_row.as_numpy(values)[0, :, :length])
             for keys, values in zip(self.keys, self.values, strict=True)
         ]
 
@@ -160,15 +160,16 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         return self.config.context
 
     def hidden(self, batch: Batch) -> Tensor:
-        return self.read(batch, self.remember(batch.source).looks(self.rate))
+        return self.read(batch, self.encoder_memory(batch.source).cross_attention(self.rate))
 
     def attention_maps(self, batch: Batch) -> Tensor:
-        watched = [WatchedAttention(look) for look in self.remember(batch.source).looks(self.rate)]
-        self.read(batch, watched)
-        return torch.stack([weights for look in watched for weights in look.seen]).mean((0, 2))
+        memory = self.encoder_memory(batch.source)
+        layers = [RecordingAttention(layer) for layer in memory.cross_attention(self.rate)]
+        self.read(batch, layers)
+        return torch.stack([weights for layer in layers for weights in layer.recorded]).mean((0, 2))
 
     def initial(self, source: Sequences | None, batch_size: int) -> TransformerState:
-        return self.begin(self.remember(source))
+        return self.begin(self.encoder_memory(source))
 
     def begin(self, memory: Memory) -> TransformerState:
         """Before BOS, with a source that was read."""
@@ -180,15 +181,15 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(TransformerState, state)
-        if alone.can_go_alone(tokens, before.keys[0]) and not self.training:
-            return self._advance_alone(tokens, before)
+        if single_row.is_applicable(tokens, before.keys[0]) and not self.training:
+            return self._advance_single_row(tokens, before)
         source, _, _, positions = before
-        here = place(positions, tokens.shape[1])
+        here = cache_index(positions, tokens.shape[1])
         keys, values = self._room(before, here.end)
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
             keys, values = (tuple(cache.clone() for cache in caches) for caches in (keys, values))
         attends = [CachedAttention(key, value, here) for key, value in zip(keys, values, strict=True)]
-        hidden = self.decoder(self.tokens.embed(tokens), here.where, attends, source.looks(self.rate))
+        hidden = self.decoder(self.tokens.embed(tokens), here.where, attends, source.cross_attention(self.rate))
         return Advance(hidden, TransformerState(source, keys, values, positions + tokens.shape[1]))
 
     def rewind(self, state: State, counts: Tensor) -> TransformerState:
@@ -196,16 +197,16 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         kept = cast(TransformerState, state)
         return kept._replace(positions=kept.positions - counts)
 
-    def _advance_alone(self, token: Tensor, state: TransformerState) -> Advance:
+    def _advance_single_row(self, token: Tensor, state: TransformerState) -> Advance:
         """The same for one token of one text."""
         position = int(state.positions)
         keys, values = self._room(state, position + 1)
         caches = [
-            alone.Cache(alone.array(key)[0], alone.array(value)[0], position)
+            single_row.RowCache(single_row.as_numpy(key)[0], single_row.as_numpy(value)[0], position)
             for key, value in zip(keys, values, strict=True)
         ]
-        embedded = alone.array(self.tokens.embed(token))[0, 0]
-        hidden = self.decoder.step(embedded, position, caches, state.source.sights())
+        embedded = single_row.as_numpy(self.tokens.embed(token))[0, 0]
+        hidden = self.decoder.step(embedded, position, caches, state.source.single_row_sources())
         after = TransformerState(state.source, keys, values, state.positions + 1)
         return Advance(torch.from_numpy(hidden)[None, None], after)
 
@@ -213,7 +214,7 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         """Caches of keys and of values that hold positions up to `end`."""
         self.require_room(end)
         keys, values = (
-            tuple(make_room(cache, end, self.context) for cache in caches) for caches in (state.keys, state.values)
+            tuple(grow_cache(cache, end, self.context) for cache in caches) for caches in (state.keys, state.values)
         )
         return keys, values
 
@@ -223,23 +224,26 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         bias = padding_bias(source.lengths, embedded.shape[1], embedded.dtype)
         return cast(Tensor, self.encoder(embedded, bias))
 
-    def remember(self, source: Sequences | None) -> Memory:
+    def encoder_memory(self, source: Sequences | None) -> Memory:
         """What the decoder sees of the source."""
         given = self.require_source(source)
-        return self.decoder.remember(self.encode(given), given.lengths)
+        return self.decoder.encoder_memory(self.encode(given), given.lengths)
 
     @property
     def rate(self) -> float:
         """Dropout of attention, as things stand."""
         return self.config.dropout if self.training else 0.0
 
-    def read(self, batch: Batch, looks: Sequence[Look]) -> Tensor:
+    def read(self, batch: Batch, cross_attends: Sequence[CrossAttend]) -> Tensor:
         """All of the target at once."""
         inputs = shift_right(readable(batch.target), self.bos)
         length = inputs.shape[1]
         self.require_room(length)
         attention = CausalAttention(self.rate)
-        return cast(Tensor, self.decoder(self.tokens.embed(inputs), slice(0, length), [attention] * len(looks), looks))
+        return cast(
+            Tensor,
+            self.decoder(self.tokens.embed(inputs), slice(0, length), [attention] * len(cross_attends), cross_attends),
+        )
 
 
 class Encoder(nn.Module):
@@ -253,22 +257,26 @@ class Encoder(nn.Module):
 
     def forward(self, embedded: Tensor, bias: Tensor | None) -> Tensor:
         """(B, S, D) to (B, S, D)."""
-        if bias is None and not self.training and alone.can_go_alone(embedded[..., 0], embedded, most=alone.SENTENCE):
-            return torch.from_numpy(self.step(alone.array(embedded)[0]))[None]
-        x, turn = self.positions(embedded, slice(0, embedded.shape[1]))
+        if (
+            bias is None
+            and not self.training
+            and single_row.is_applicable(embedded[..., 0], embedded, max_tokens=single_row.MAX_ENCODER_TOKENS)
+        ):
+            return torch.from_numpy(self.step(single_row.as_numpy(embedded)[0]))[None]
+        x, rotate = self.positions(embedded, slice(0, embedded.shape[1]))
         x = self.dropout(x)
-        attend = WholeAttention(bias, self.dropout.now)
+        attend = BidirectionalAttention(bias, self.dropout.current_rate)
         for layer in self.layers:
-            x = layer(x, turn, attend)
-        return normalised(x)
+            x = layer(x, rotate, attend)
+        return rms_norm(x)
 
-    def step(self, embedded: Row) -> Row:
+    def step(self, embedded: Array) -> Array:
         """`forward` for one row (S, D), without dropout."""
-        x, turn = self.positions.step(embedded, slice(0, len(embedded)))
-        whole = alone.Whole()
+        x, rotate = self.positions.step(embedded, slice(0, len(embedded)))
+        whole = single_row.FullRowAttention()
         for layer in self.layers:
-            x = cast(EncoderLayer, layer).step(x, turn, whole)
-        return alone.normalised(x)
+            x = cast(EncoderLayer, layer).step(x, rotate, whole)
+        return single_row.rms_norm(x)
 
 
 class Decoder(nn.Module):
@@ -280,9 +288,9 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.dropout = Dropout(config.dropout)
 
-    def remember(self, encoded: Tensor, lengths: Tensor) -> Memory:
+    def encoder_memory(self, encoded: Tensor, lengths: Tensor) -> Memory:
         """What its layers see of sources (B, S, D)."""
-        keys, values = zip(*(layer.look.remember(encoded) for layer in self.stack), strict=True)
+        keys, values = zip(*(layer.cross_attention.key_values(encoded) for layer in self.stack), strict=True)
         return Memory(keys, values, lengths)
 
     def at_once(self, embedded: Tensor, lengths: Tensor, source: Memory) -> Tensor:
@@ -291,31 +299,37 @@ class Decoder(nn.Module):
         if (
             not self.training
             and int(lengths.min()) == length
-            and alone.can_go_alone(embedded[..., 0], embedded, most=alone.SENTENCE)
+            and single_row.is_applicable(embedded[..., 0], embedded, max_tokens=single_row.MAX_ENCODER_TOKENS)
         ):
-            whole = [alone.Whole()] * len(self.stack)
-            found = self.step(alone.array(embedded)[0], slice(0, length), whole, source.sights())
+            whole = [single_row.FullRowAttention()] * len(self.stack)
+            found = self.step(single_row.as_numpy(embedded)[0], slice(0, length), whole, source.single_row_sources())
             return torch.from_numpy(found)[None]
-        rate = self.dropout.now
-        attend = WholeAttention(padding_bias(lengths, length, embedded.dtype), rate)
-        return cast(Tensor, self(embedded, slice(0, length), [attend] * len(self.stack), source.looks(rate)))
+        rate = self.dropout.current_rate
+        attend = BidirectionalAttention(padding_bias(lengths, length, embedded.dtype), rate)
+        return cast(Tensor, self(embedded, slice(0, length), [attend] * len(self.stack), source.cross_attention(rate)))
 
     def forward(
-        self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend], looks: Sequence[Look]
+        self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend], cross_attends: Sequence[CrossAttend]
     ) -> Tensor:
         """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D); each layer attends and looks in its own way."""
-        x, turn = self.positions(embedded, where)
+        x, rotate = self.positions(embedded, where)
         x = self.dropout(x)
-        for layer, attend, look in zip(self.stack, attends, looks, strict=True):
-            x = layer(x, turn, attend, look)
-        return normalised(x)
+        for layer, attend, cross_attend in zip(self.stack, attends, cross_attends, strict=True):
+            x = layer(x, rotate, attend, cross_attend)
+        return rms_norm(x)
 
-    def step(self, embedded: Row, where: int | slice, attends: Sequence[alone.Attends], sights: Sequence[Sight]) -> Row:
+    def step(
+        self,
+        embedded: Array,
+        where: int | slice,
+        attends: Sequence[single_row.RowAttention],
+        sources: Sequence[SourceRow],
+    ) -> Array:
         """`forward` for one token (D,) of one row, or for some, (K, D), without dropout."""
-        x, turn = self.positions.step(embedded, where)
-        for layer, attend, sight in zip(self.stack, attends, sights, strict=True):
-            x = layer.step(x, turn, attend, sight)
-        return alone.normalised(x)
+        x, rotate = self.positions.step(embedded, where)
+        for layer, attend, source in zip(self.stack, attends, sources, strict=True):
+            x = layer.step(x, rotate, attend, source)
+        return single_row.rms_norm(x)
 
     @property
     def stack(self) -> Sequence[DecoderLayer]:
@@ -333,51 +347,51 @@ class EncoderLayer(nn.Module):
         self.mlp = MLP(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, turn: Turn, attend: Attend) -> Tensor:
-        x = x + self.dropout(self.attention(normalised(x), turn, attend))
-        return x + cast(Tensor, self.dropout(self.mlp(normalised(x))))
+    def forward(self, x: Tensor, rotate: Rotate, attend: Attend) -> Tensor:
+        x = x + self.dropout(self.attention(rms_norm(x), rotate, attend))
+        return x + cast(Tensor, self.dropout(self.mlp(rms_norm(x))))
 
-    def step(self, x: Row, turn: TurnRow, attend: alone.Attends) -> Row:
-        x = x + self.attention.step(alone.normalised(x), turn, attend)
-        return x + self.mlp.step(alone.normalised(x))
+    def step(self, x: Array, rotate: RotateRow, attend: single_row.RowAttention) -> Array:
+        x = x + self.attention.step(single_row.rms_norm(x), rotate, attend)
+        return x + self.mlp.step(single_row.rms_norm(x))
 
 
 class DecoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(config)
-        self.look = CrossAttention(config)
+        self.cross_attention = CrossAttention(config)
         self.mlp = MLP(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, turn: Turn, attend: Attend, look: Look) -> Tensor:
-        x = x + self.dropout(self.attention(normalised(x), turn, attend))
-        x = x + self.dropout(self.look(normalised(x), look))
-        return x + cast(Tensor, self.dropout(self.mlp(normalised(x))))
+    def forward(self, x: Tensor, rotate: Rotate, attend: Attend, cross_attend: CrossAttend) -> Tensor:
+        x = x + self.dropout(self.attention(rms_norm(x), rotate, attend))
+        x = x + self.dropout(self.cross_attention(rms_norm(x), cross_attend))
+        return x + cast(Tensor, self.dropout(self.mlp(rms_norm(x))))
 
-    def step(self, x: Row, turn: TurnRow, attend: alone.Attends, sight: Sight) -> Row:
-        x = x + self.attention.step(alone.normalised(x), turn, attend)
-        x = x + self.look.step(alone.normalised(x), sight)
-        return x + self.mlp.step(alone.normalised(x))
+    def step(self, x: Array, rotate: RotateRow, attend: single_row.RowAttention, source: SourceRow) -> Array:
+        x = x + self.attention.step(single_row.rms_norm(x), rotate, attend)
+        x = x + self.cross_attention.step(single_row.rms_norm(x), source)
+        return x + self.mlp.step(single_row.rms_norm(x))
 
 
 class SelfAttention(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query_key_value = inward(config.width, 3 * config.width)
-        self.out = outward(config.width, config.width)
+        self.query_key_value = input_projection(config.width, 3 * config.width)
+        self.out = output_projection(config.width, config.width)
 
-    def forward(self, x: Tensor, turn: Turn, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rotate: Rotate, attend: Attend) -> Tensor:
         projected = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
-        query, key = turn(normalised(projected[:, :, :2])).transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
+        query, key = rotate(rms_norm(projected[:, :, :2])).transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
         value = projected[:, :, 2].transpose(1, 2)
         return cast(Tensor, self.out(attend(query, key, value).transpose(1, 2).flatten(2)))
 
-    def step(self, x: Row, turn: TurnRow, attend: alone.Attends) -> Row:
-        projected = alone.in_heads(alone.project(x, self.query_key_value), 3, self.heads)
-        query, key = turn(alone.normalised(projected[:2]))  # (H, D/H) each, or (H, K, D/H)
-        return alone.project(attend.attend(query, key, projected[2]), self.out)
+    def step(self, x: Array, rotate: RotateRow, attend: single_row.RowAttention) -> Array:
+        projected = single_row.split_heads(single_row.project(x, self.query_key_value), 3, self.heads)
+        query, key = rotate(single_row.rms_norm(projected[:2]))  # (H, D/H) each, or (H, K, D/H)
+        return single_row.project(attend.attend(query, key, projected[2]), self.out)
 
 
 class CrossAttention(nn.Module):
@@ -386,33 +400,33 @@ class CrossAttention(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query = inward(config.width, config.width)
-        self.key_value = inward(config.width, 2 * config.width)
-        self.out = outward(config.width, config.width)
+        self.query = input_projection(config.width, config.width)
+        self.key_value = input_projection(config.width, 2 * config.width)
+        self.out = output_projection(config.width, config.width)
 
-    def remember(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+    def key_values(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of a source (B, S, D), (B, H, S, D/H) each: computed once, looked at in every step."""
         key, value = self.key_value(encoded).unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
-        return normalised(key), value.contiguous()
+        return rms_norm(key), value.contiguous()
 
-    def forward(self, x: Tensor, look: Look) -> Tensor:
-        query = normalised(self.query(x).unflatten(-1, (self.heads, -1))).transpose(1, 2)
-        return cast(Tensor, self.out(look(query).transpose(1, 2).flatten(2)))
+    def forward(self, x: Tensor, cross_attend: CrossAttend) -> Tensor:
+        query = rms_norm(self.query(x).unflatten(-1, (self.heads, -1))).transpose(1, 2)
+        return cast(Tensor, self.out(cross_attend(query).transpose(1, 2).flatten(2)))
 
-    def step(self, x: Row, sight: Sight) -> Row:
-        query = alone.normalised(alone.in_heads(alone.project(x, self.query), 1, self.heads)[0])
-        find = alone.gather if x.ndim == 1 else alone.gather_each
-        return alone.project(find(query, sight.keys, sight.values), self.out)
+    def step(self, x: Array, source: SourceRow) -> Array:
+        query = single_row.rms_norm(single_row.split_heads(single_row.project(x, self.query), 1, self.heads)[0])
+        find = single_row.attend if x.ndim == 1 else single_row.attend_each
+        return single_row.project(find(query, source.keys, source.values), self.out)
 
 
 class MLP(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.inside = inward(config.width, config.multiple * config.width)
-        self.out = outward(config.multiple * config.width, config.width)
+        self.inside = input_projection(config.width, config.multiple * config.width)
+        self.out = output_projection(config.multiple * config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.out(squared_relu(self.inside(x))))
 
-    def step(self, x: Row) -> Row:
-        return alone.project(alone.squared_relu(alone.project(x, self.inside)), self.out)
+    def step(self, x: Array) -> Array:
+        return single_row.project(single_row.squared_relu(single_row.project(x, self.inside)), self.out)

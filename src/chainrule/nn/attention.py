@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chainrule.nn.dropout import dropped
+from chainrule.nn.dropout import apply_dropout
 from chainrule.types import length_mask
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """query, key, value of the new tokens, (B, H, K, D) each, to what they gather from the past: (B, H, K, D)."""
 
-Look: TypeAlias = Callable[[Tensor], Tensor]
+CrossAttend: TypeAlias = Callable[[Tensor], Tensor]
 """query of the new tokens, (B, H, K, D), to what they gather from their row's source: (B, H, K, D)."""
 
 
@@ -44,7 +44,7 @@ class CausalAttention:
 
 
 @dataclass(slots=True)
-class WholeAttention:
+class BidirectionalAttention:
     """Every token attends to all tokens of its row, before and after it: the way of encoders."""
 
     bias: Tensor | None  # see `padding_bias`
@@ -60,17 +60,17 @@ class CachedAttention:
 
     keys: Tensor  # (B, H, C, D)
     values: Tensor  # (B, H, C, D)
-    place: Place
+    index: CacheIndex
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        place = self.place
-        place.write(self.keys, key)
-        place.write(self.values, value)
-        past_keys, past_values = self.keys[:, :, : place.end], self.values[:, :, : place.end]
-        return F.scaled_dot_product_attention(query, past_keys, past_values, place.mask, is_causal=place.causal)
+        index = self.index
+        index.write(self.keys, key)
+        index.write(self.values, value)
+        past_keys, past_values = self.keys[:, :, : index.end], self.values[:, :, : index.end]
+        return F.scaled_dot_product_attention(query, past_keys, past_values, index.mask, is_causal=index.causal)
 
 
-class Aligned:
+class AlignedIndex:
     """All rows stand at the same position, so that a chunk is a slice and a single token needs no mask."""
 
     def __init__(self, start: int, chunk: int, device: torch.device) -> None:
@@ -86,7 +86,7 @@ class Aligned:
         cache[:, :, self.where] = new
 
 
-class Ragged:
+class RaggedIndex:
     """Rows stand at positions of their own; slots past a row's own end are masked, whatever they hold."""
 
     causal = False
@@ -102,18 +102,20 @@ class Ragged:
         cache[self.rows, :, self.where] = new.transpose(1, 2)
 
 
-Place: TypeAlias = Aligned | Ragged
+CacheIndex: TypeAlias = AlignedIndex | RaggedIndex
 """Where a chunk of K tokens goes: the slots to write, the mask to attend through."""
 
 
-def place(positions: Tensor, chunk: int) -> Place:
+def cache_index(positions: Tensor, chunk: int) -> CacheIndex:
     """The place of the next `chunk` tokens of rows at `positions` (B,): the one look at their values in a step."""
     starts = positions.tolist()
     first, last = min(starts), max(starts)
-    return Aligned(first, chunk, positions.device) if first == last else Ragged(positions, chunk, last + chunk)
+    return (
+        AlignedIndex(first, chunk, positions.device) if first == last else RaggedIndex(positions, chunk, last + chunk)
+    )
 
 
-def make_room(cache: Tensor, slots: int, limit: int) -> Tensor:
+def grow_cache(cache: Tensor, slots: int, limit: int) -> Tensor:
     """A cache (B, H, C, D) that holds `slots`: this one, or one at least twice as large, up to the limit.
 
     Beams copy their caches at every step, so a cache should not be much larger than what it holds; doubling makes
@@ -153,14 +155,14 @@ class SourceAttention:
 
 
 @dataclass(slots=True)
-class WatchedAttention:
+class RecordingAttention:
     """The same, and keeps the weights for whoever wants to see them."""
 
     attention: SourceAttention
-    seen: list[Tensor] = field(default_factory=list)  # (B, H, K, S) each
+    recorded: list[Tensor] = field(default_factory=list)  # (B, H, K, S) each
 
     def __call__(self, query: Tensor) -> Tensor:
-        self.seen.append(self.attention.weights(query))
+        self.recorded.append(self.attention.weights(query))
         return self.attention(query)
 
 
@@ -180,7 +182,7 @@ def _gathered(
     if causal:
         later = torch.full((query.shape[2], key.shape[2]), -torch.inf, dtype=query.dtype, device=query.device)
         bias = later.triu_(1)
-    return dropped(_weights(query, key, bias, scale), dropout) @ value
+    return apply_dropout(_weights(query, key, bias, scale), dropout) @ value
 
 
 def _weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:

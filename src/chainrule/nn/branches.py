@@ -66,7 +66,7 @@ class Allocation(nn.Module):
         return Allocated(contexts * wanted[..., None], mass * wanted)
 
 
-class Plan(NamedTuple):
+class TargetPlan(NamedTuple):
     """All that is known of a target before its first token: functions of the source and of nothing else."""
 
     source: Tensor  # (B, S, D) m
@@ -94,15 +94,15 @@ class Branches(nn.Module):
         self.combine = nn.Linear(2 * width, width)
         self.dropout = VariationalDropout(dropout)
 
-    def plan(self, source: Tensor, lengths: Tensor, counts: Tensor) -> Plan:
+    def plan(self, source: Tensor, lengths: Tensor, counts: Tensor) -> TargetPlan:
         """For source vectors (B, S, D) and so many positions in each row, (B,)."""
         wanted = length_mask(counts, int(counts.max()))
         contexts, mass = self.allocation(source, length_mask(lengths, source.shape[1]), wanted)
         drafts = self.drafting(self.dropout(contexts.transpose(0, 1)), counts).outputs.transpose(0, 1)
         weights = (mass / self.least_mass).clamp(max=1) if self.least_mass else wanted.to(mass)
-        return Plan(source, lengths, contexts, drafts, weights)
+        return TargetPlan(source, lengths, contexts, drafts, weights)
 
-    def write(
+    def decode(
         self, embedded: Tensor, contexts: Tensor, states: tuple[LayerState, ...]
     ) -> tuple[Tensor, tuple[LayerState, ...]]:
         """The GRU's h after tokens (B, K, D), each with the context (B, K, D) of what follows; and its states then."""
@@ -113,11 +113,11 @@ class Branches(nn.Module):
             after.append(state)
         return values.transpose(0, 1), tuple(after)
 
-    def look(self, hidden: Tensor, source: Tensor, lengths: Tensor) -> Tensor:
+    def cross_attend(self, hidden: Tensor, source: Tensor, lengths: Tensor) -> Tensor:
         """From vectors h (B, K, D) to a, by attention over source vectors (B, S, D)."""
         context = attention_over(source, lengths)(hidden[:, None])[:, 0]
-        looked = self.combine(torch.cat([context, hidden], -1)).tanh()
-        return cast(Tensor, self.dropout(looked.transpose(0, 1))).transpose(0, 1)  # which takes time first
+        attended = self.combine(torch.cat([context, hidden], -1)).tanh()
+        return cast(Tensor, self.dropout(attended.transpose(0, 1))).transpose(0, 1)  # which takes time first
 
 
 def attention_over(source: Tensor, lengths: Tensor) -> SourceAttention:

@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chainrule.nn import alone
-from chainrule.nn.alone import Row
+from chainrule.nn import single_row
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.layers import Projection, normalised
+from chainrule.nn.layers import Projection, rms_norm
+from chainrule.nn.single_row import Array
 
 
 class Taps(NamedTuple):
@@ -74,10 +74,10 @@ class DelayLine:
         ring[rows, slots] = met[:, self.width :]
         return Taps(met[:, None], ring)
 
-    def step(self, x: Row, ring: Row, position: int) -> Row:
+    def step(self, x: Array, ring: Array, position: int) -> Array:
         """One input of one row, (D,) to its taps (k D,); the ring (d, (k − 1) D) is written in place."""
         slot = ring[position % self.dilation]
-        met: Row = np.concatenate((slot, x))
+        met: Array = np.concatenate((slot, x))
         slot[:] = met[self.width :]
         return met
 
@@ -125,12 +125,12 @@ class GatedConvolution(nn.Module):
         met, ring = self.line.read(x, ring, positions)
         return self.out(self.value(met) * self.gate(met).sigmoid()), ring
 
-    def step(self, x: Row, ring: Row, position: int) -> Row:
+    def step(self, x: Array, ring: Array, position: int) -> Array:
         """`forward` for a single input of a single row."""
         met = self.line.step(x, ring, position)
-        exponent = -alone.project(met, self.gate)
-        np.minimum(exponent, alone.LARGEST_EXPONENT, out=exponent)
-        return alone.project(alone.project(met, self.value) / (1.0 + np.exp(exponent)), self.out)
+        exponent = -single_row.project(met, self.gate)
+        np.minimum(exponent, single_row.LARGEST_EXPONENT, out=exponent)
+        return single_row.project(single_row.project(met, self.value) / (1.0 + np.exp(exponent)), self.out)
 
     def extra_repr(self) -> str:
         return f"kernel={self.line.kernel}, dilation={self.line.dilation}"
@@ -184,7 +184,7 @@ def across(matrix: nn.Linear, x: Tensor) -> Tensor:
 
 def norm_across(x: Tensor) -> Tensor:
     """The norm of every pixel's vector."""
-    return normalised(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    return rms_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 def lowered(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ STEPS = 256  # what a byte can be
 LOWEST = -(2**63)  # of the numbers whose bytes are drawn
 
 
-def dropped(x: Tensor, rate: float) -> Tensor:
+def apply_dropout(x: Tensor, rate: float) -> Tensor:
     """Each value of x, 0 with probability `rate` and else scaled up, so that it stays the same on average."""
     if not rate:  # decoding passes here in every block
         return x
@@ -28,19 +28,19 @@ def dropped(x: Tensor, rate: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`dropped` in training, nothing in evaluation mode."""
+    """`apply_dropout` in training, nothing in evaluation mode."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     @property
-    def now(self) -> float:
+    def current_rate(self) -> float:
         """The rate as things stand."""
         return self.rate if self.training else 0.0
 
     def forward(self, values: Tensor) -> Tensor:
-        return dropped(values, self.now)
+        return apply_dropout(values, self.current_rate)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
@@ -55,4 +55,4 @@ class VariationalDropout(Dropout):
 
     def forward(self, values: Tensor) -> Tensor:
         """Drop features of values (T, B, D), time first."""
-        return values * dropped(torch.ones_like(values[:1]), self.now) if self.now else values
+        return values * apply_dropout(torch.ones_like(values[:1]), self.current_rate) if self.current_rate else values

@@ -30,30 +30,30 @@ class Projection(nn.Module):
         return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
 
 
-def times(x: Tensor, matrix: Tensor) -> Tensor:
+def matmul(x: Tensor, matrix: Tensor) -> Tensor:
     """(N, D) @ (D, O).
 
     A product with a single row reads the matrix once and hardly computes, so its speed is that of memory. NumPy's
     BLAS comes nearer to that than torch's, 1.1 to 1.7 times as fast in runs on one core (`benchmarks/matvec.py`).
     """
-    if is_lone_row(x) and x.dtype == matrix.dtype:
+    if is_single_row(x) and x.dtype == matrix.dtype:
         return torch.from_numpy(np.dot(x.numpy()[0], matrix.detach().numpy()))[None]
     return x @ matrix
 
 
-def is_lone_row(x: Tensor) -> bool:
+def is_single_row(x: Tensor) -> bool:
     """One row on the CPU, in full precision, that nobody wants the gradient of."""
     return len(x) == 1 and not torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype in EXACT
 
 
-def inward(inputs: int, outputs: int, *, bias: bool = False) -> Projection:
+def input_projection(inputs: int, outputs: int, *, bias: bool = False) -> Projection:
     """A matrix at the beginning of a residual branch."""
     projection = Projection(inputs, outputs, bias=bias)
     nn.init.normal_(projection.weight, std=inputs**-0.5)
     return projection
 
 
-def outward(inputs: int, outputs: int) -> Projection:
+def output_projection(inputs: int, outputs: int) -> Projection:
     """A matrix at the end of one: zero, so that the model begins as its embeddings and readout."""
     projection = Projection(inputs, outputs)
     nn.init.zeros_(projection.weight)
@@ -70,10 +70,10 @@ class LayerNorm(nn.LayerNorm):
         return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
-def normalised(x: Tensor) -> Tensor:
+def rms_norm(x: Tensor) -> Tensor:
     """RMS norm without a weight: the matrix that follows can learn one."""
     if torch.is_grad_enabled() and x.requires_grad:
-        return cast(Tensor, RMSNorm.apply(x))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _RMSNorm.apply(x))  # type: ignore[no-untyped-call]
     return x * inverse_rms(x)
 
 
@@ -83,7 +83,7 @@ def inverse_rms(x: Tensor) -> Tensor:
     return torch.addcmul(EPSILON.to(x.device), length, length, value=1 / x.shape[-1]).rsqrt_()
 
 
-class RMSNorm(torch.autograd.Function):
+class _RMSNorm(torch.autograd.Function):
     """The gradient of y = x · r(x) in one formula, r (g − y ⟨g, y⟩ / D).
 
     Left to autograd, the norms take about twice the time on a CPU: 2 to 5 % of a training step of the default model.

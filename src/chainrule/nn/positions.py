@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from chainrule.nn import alone
-from chainrule.nn.alone import Row
-from chainrule.nn.layers import inward
+from chainrule.nn import single_row
+from chainrule.nn.layers import input_projection
+from chainrule.nn.single_row import Array
 
 
 def require_pairs(width: int, heads: int, instead: str = "") -> None:
     """Refuse heads that cannot be rotated; `instead` is another way out."""
     if width // heads % 2:
         raise ValueError(
-            f"heads of width {width // heads} cannot be rotated, since rotary positions turn pairs; "
+            f"heads of width {width // heads} cannot be rotated, since rotary positions rotate pairs; "
             f"try width {width + heads} with heads {heads}{instead}"
         )
 
@@ -52,6 +52,10 @@ class Rotary(nn.Module):
         """The rotation of K tokens: a slice of positions, or (B, K) where rows stand at different ones."""
         return Rotation(self.cosine[where][..., None, None, :], self.sine[where][..., None, None, :])
 
+    def single_row(self, where: int | slice) -> single_row.RowRotation:
+        """The rotation of one token of a single row, or of a slice of them."""
+        return single_row.RowRotation(single_row.as_numpy(self.cosine)[where], single_row.as_numpy(self.sine)[where])
+
 
 class Rotation:
     """Turns vectors by the angles of their positions."""
@@ -73,36 +77,36 @@ def sinusoids(width: int, capacity: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width].float()
 
 
-Turn: TypeAlias = Callable[[Tensor], Tensor]
+Rotate: TypeAlias = Callable[[Tensor], Tensor]
 """What positions do to queries and keys, (B, K, ·, H, D/H)."""
 
-TurnRow: TypeAlias = Callable[[Row], Row]
+RotateRow: TypeAlias = Callable[[Array], Array]
 """The same for one token of one row, (·, H, D/H), or for some, (·, H, K, D/H)."""
 
 
-class Placed(NamedTuple):
+class Positioned(NamedTuple):
     """Tokens that know where they stand."""
 
     vectors: Tensor  # (B, K, D)
-    turn: Turn
+    rotate: Rotate
 
 
-class PlacedRow(NamedTuple):
+class PositionedRow(NamedTuple):
     """Tokens of one row that do."""
 
-    vectors: Row  # (D,) or (K, D)
-    turn: TurnRow
+    vectors: Array  # (D,) or (K, D)
+    rotate: RotateRow
 
 
 class Positions(nn.Module, ABC):
     """How embedded tokens learn where they stand."""
 
     @abstractmethod
-    def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
+    def forward(self, embedded: Tensor, where: slice | Tensor) -> Positioned:
         """(B, K, D) at a slice of positions, or at (B, K) where rows stand at different ones."""
 
     @abstractmethod
-    def step(self, embedded: Row, where: int | slice) -> PlacedRow:
+    def step(self, embedded: Array, where: int | slice) -> PositionedRow:
         """One token (D,) at its position, or some of one row, (K, D)."""
 
 
@@ -113,12 +117,11 @@ class RotaryPositions(Positions):
         super().__init__()
         self.rotary = Rotary(head_width, capacity)
 
-    def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
-        return Placed(embedded, self.rotary(where))
+    def forward(self, embedded: Tensor, where: slice | Tensor) -> Positioned:
+        return Positioned(embedded, self.rotary(where))
 
-    def step(self, embedded: Row, where: int | slice) -> PlacedRow:
-        cosine, sine = alone.array(self.rotary.cosine), alone.array(self.rotary.sine)
-        return PlacedRow(embedded, alone.Turn(cosine[where], sine[where]))
+    def step(self, embedded: Array, where: int | slice) -> PositionedRow:
+        return PositionedRow(embedded, self.rotary.single_row(where))
 
 
 class AddedPositions(Positions):
@@ -130,11 +133,11 @@ class AddedPositions(Positions):
         super().__init__()
         self.register_buffer("sinusoids", sinusoids(width, capacity), persistent=False)
 
-    def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
-        return Placed(embedded + self.sinusoids[where], _as_they_are)
+    def forward(self, embedded: Tensor, where: slice | Tensor) -> Positioned:
+        return Positioned(embedded + self.sinusoids[where], _as_they_are)
 
-    def step(self, embedded: Row, where: int | slice) -> PlacedRow:
-        return PlacedRow(embedded + alone.array(self.sinusoids)[where], _as_it_is)
+    def step(self, embedded: Array, where: int | slice) -> PositionedRow:
+        return PositionedRow(embedded + single_row.as_numpy(self.sinusoids)[where], _as_it_is)
 
 
 class ConcatenatedPositions(AddedPositions):
@@ -142,20 +145,20 @@ class ConcatenatedPositions(AddedPositions):
 
     def __init__(self, width: int, head_width: int, capacity: int) -> None:
         super().__init__(width, head_width, capacity)
-        self.narrow = inward(2 * width, width)
+        self.narrow = input_projection(2 * width, width)
 
-    def forward(self, embedded: Tensor, where: slice | Tensor) -> Placed:
+    def forward(self, embedded: Tensor, where: slice | Tensor) -> Positioned:
         positions = self.sinusoids[where].expand_as(embedded)
-        return Placed(self.narrow(torch.cat([embedded, positions], -1)), _as_they_are)
+        return Positioned(self.narrow(torch.cat([embedded, positions], -1)), _as_they_are)
 
-    def step(self, embedded: Row, where: int | slice) -> PlacedRow:
-        both = np.concatenate((embedded, alone.array(self.sinusoids)[where]), axis=-1)
-        return PlacedRow(alone.project(both, self.narrow), _as_it_is)
+    def step(self, embedded: Array, where: int | slice) -> PositionedRow:
+        both = np.concatenate((embedded, single_row.as_numpy(self.sinusoids)[where]), axis=-1)
+        return PositionedRow(single_row.project(both, self.narrow), _as_it_is)
 
 
 def _as_they_are(vectors: Tensor) -> Tensor:
     return vectors
 
 
-def _as_it_is(vector: Row) -> Row:
+def _as_it_is(vector: Array) -> Array:
     return vector

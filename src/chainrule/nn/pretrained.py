@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chainrule.nn.attention import Attend, CausalAttention, WholeAttention, padding_bias
+from chainrule.nn.attention import Attend, BidirectionalAttention, CausalAttention, padding_bias
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.layers import LayerNorm, Projection
 
@@ -87,8 +87,8 @@ class Bert(Reader):
         """x⁰ to xᴸ, (B, S, D) each."""
         embedded = self.dropout(self.norm(self._embedded(ids) + self.texts[0]))
         yield embedded
-        rate = self.dropout.now
-        x, attend = embedded.flatten(0, 1), WholeAttention(padding_bias(lengths, ids.shape[1], embedded.dtype), rate)
+        bias = padding_bias(lengths, ids.shape[1], embedded.dtype)
+        x, attend = embedded.flatten(0, 1), BidirectionalAttention(bias, self.dropout.current_rate)
         for block in self.blocks:
             x = block(x, len(ids), attend)
             yield x.view_as(embedded)

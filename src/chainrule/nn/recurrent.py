@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chainrule.nn.bptt import CoupledLSTM, InputResetGRU, PeepholeLSTM
-from chainrule.nn.dropout import dropped
+from chainrule.nn.dropout import apply_dropout
 
 LayerState: TypeAlias = tuple[Tensor, ...]
 Cell: TypeAlias = Literal["rnn", "lstm", "lstm_peephole", "lstm_coupled", "gru", "gru_input_reset"]
@@ -79,7 +79,7 @@ class RecurrentLayer(nn.Module, ABC):
         if steps == 0:
             return inputs.new_empty(0, rows, self.width), state
         # The same recurrent weights are dropped at all steps (DropConnect, as in Merity et al., 2018).
-        recurrent_weight = dropped(self.recurrent_weight, self.recurrent_dropout if self.training else 0.0)
+        recurrent_weight = apply_dropout(self.recurrent_weight, self.recurrent_dropout if self.training else 0.0)
         if steps <= FEW_STEPS and not torch.is_grad_enabled():
             return self.naive(inputs, state, recurrent_weight)
         return self.unroll(inputs, state, recurrent_weight)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chainrule.interface.base import Table, TabledReadout
-from chainrule.nn.layers import normalised, times
+from chainrule.nn.layers import matmul, rms_norm
 
 
 class TokenTable(nn.Module):
@@ -37,11 +37,11 @@ class TokenTable(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Ids of any shape to vectors (..., D)."""
-        return normalised(F.embedding(tokens, self.matrix.T if self.embedding is None else self.embedding))
+        return rms_norm(F.embedding(tokens, self.matrix.T if self.embedding is None else self.embedding))
 
     def readout(self, hidden: Tensor) -> Tensor:
         """(..., D) to (..., V)."""
-        logits = times(hidden.flatten(0, -2), self.matrix[:, : self.vocabulary]) + self.bias
+        logits = matmul(hidden.flatten(0, -2), self.matrix[:, : self.vocabulary]) + self.bias
         return logits.view(*hidden.shape[:-1], logits.shape[-1])
 
     def log_probs(self, hidden: Tensor, ids: Tensor, *, smoothing: float = 0.0) -> Tensor:
@@ -70,7 +70,7 @@ class PairTable(TokenTable):
 
     def embed_source(self, tokens: Tensor) -> Tensor:
         """Source ids of any shape to vectors (..., D)."""
-        return self.embed(tokens) if self.source is None else normalised(F.embedding(tokens, self.source))
+        return self.embed(tokens) if self.source is None else rms_norm(F.embedding(tokens, self.source))
 
 
 def _table(*shape: int) -> nn.Parameter:

@@ -23,75 +23,75 @@ from torch import Tensor
 
 from chainrule.nn.layers import EXACT, LayerNorm, Projection
 
-Row: TypeAlias = npt.NDArray[np.floating[Any]]
+Array: TypeAlias = npt.NDArray[np.floating[Any]]
 
 GELU_SCALE = 2 * (2 / np.pi) ** 0.5
 LARGEST_EXPONENT = 80.0  # e^80 still is a float32
 
 
-BLOCK = 32
+MAX_DECODER_TOKENS = 32
 """Tokens of one row that NumPy still reads faster than torch."""
 
-SENTENCE = 64
+MAX_ENCODER_TOKENS = 64
 """The same for encoders, and whoever else reads a row once and whole: beyond, both are equally fast."""
 
 
-def can_go_alone(tokens: Tensor, like: Tensor, *, most: int = 1) -> bool:
+def is_applicable(tokens: Tensor, like: Tensor, *, max_tokens: int = 1) -> bool:
     """One row of one token, or of `most`, on the CPU, in full precision, that nobody wants the gradient of."""
     return (
         len(tokens) == 1
-        and tokens.numel() <= most
+        and tokens.numel() <= max_tokens
         and not torch.is_grad_enabled()
         and like.device.type == "cpu"
         and like.dtype in EXACT
     )
 
 
-def array(tensor: Tensor) -> Row:
+def as_numpy(tensor: Tensor) -> Array:
     """The same memory as NumPy sees it."""
-    found: Row = tensor.detach().numpy()
+    found: Array = tensor.detach().numpy()
     return found
 
 
-def project(x: Row, projection: Projection) -> Row:
+def project(x: Array, projection: Projection) -> Array:
     """(in,) to (out,), or (K, in) to (K, out)."""
-    y: Row = x.dot(array(projection.weight))
+    y: Array = x.dot(as_numpy(projection.weight))
     if projection.bias is not None:
-        y += array(projection.bias)
+        y += as_numpy(projection.bias)
     return y
 
 
-def in_heads(x: Row, parts: int, heads: int) -> Row:
+def split_heads(x: Array, parts: int, heads: int) -> Array:
     """(parts · H · D,) to (parts, H, D), or (K, parts · H · D) to (parts, H, K, D)."""
     if x.ndim == 1:
         return x.reshape(parts, heads, -1)
     return x.reshape(len(x), parts, heads, -1).transpose(1, 2, 0, 3)
 
 
-def normalised(x: Row) -> Row:
+def rms_norm(x: Array) -> Array:
     """RMS norm over the last axis, without a weight."""
     mean_square = np.add.reduce(x * x, axis=-1, keepdims=True) / x.shape[-1]
-    scaled: Row = x / np.sqrt(mean_square + 1e-6)
+    scaled: Array = x / np.sqrt(mean_square + 1e-6)
     return scaled
 
 
-def layer_normalised(x: Row, norm: LayerNorm) -> Row:
+def layer_norm(x: Array, norm: LayerNorm) -> Array:
     """The last axis to mean 0 and variance 1, then the learned scale and shift."""
     width = x.shape[-1]
-    centred: Row = x - np.add.reduce(x, axis=-1, keepdims=True) / width
+    centred: Array = x - np.add.reduce(x, axis=-1, keepdims=True) / width
     centred /= np.sqrt(np.add.reduce(centred * centred, axis=-1, keepdims=True) / width + norm.eps)
-    centred *= array(norm.weight)
-    centred += array(norm.bias)
+    centred *= as_numpy(norm.weight)
+    centred += as_numpy(norm.bias)
     return centred
 
 
-def squared_relu(x: Row) -> Row:
+def squared_relu(x: Array) -> Array:
     positive = np.maximum(x, 0.0)
     positive *= positive
     return positive
 
 
-def gelu(x: Row) -> Row:
+def gelu(x: Array) -> Array:
     """The tanh form: x (1 + tanh u) / 2 is x / (1 + e^−2u)."""
     exponent = x * x
     exponent *= 0.044715
@@ -101,18 +101,18 @@ def gelu(x: Row) -> Row:
     np.minimum(exponent, LARGEST_EXPONENT, out=exponent)
     np.exp(exponent, out=exponent)
     exponent += 1.0
-    divided: Row = x / exponent
+    divided: Array = x / exponent
     return divided
 
 
 @dataclass(slots=True)
-class Turn:
+class RowRotation:
     """The rotation of one position, or of some."""
 
-    cosine: Row  # (D,) or (K, D)
-    sine: Row
+    cosine: Array  # (D,) or (K, D)
+    sine: Array
 
-    def __call__(self, vectors: Row) -> Row:
+    def __call__(self, vectors: Array) -> Array:
         half = vectors.shape[-1] // 2
         swapped = np.concatenate((vectors[..., half:], vectors[..., :half]), axis=-1)
         swapped *= self.sine
@@ -120,18 +120,18 @@ class Turn:
         return swapped
 
 
-class Cache(NamedTuple):
+class RowCache(NamedTuple):
     """Keys and values of one layer, written in place."""
 
-    keys: Row  # (H, C, D)
-    values: Row  # (H, C, D)
+    keys: Array  # (H, C, D)
+    values: Array  # (H, C, D)
     position: int  # of the token that is read now, or of the first of them
 
-    def where(self, tokens: Row) -> int | slice:
+    def where(self, tokens: Array) -> int | slice:
         """The positions of a token (D,), or of tokens (K, D), that are read now."""
         return self.position if tokens.ndim == 1 else slice(self.position, self.position + len(tokens))
 
-    def attend(self, query: Row, key: Row, value: Row) -> Row:
+    def attend(self, query: Array, key: Array, value: Array) -> Array:
         """(H, D) each: remember the key and the value, and gather what the query finds: (H · D,).
 
         Of several tokens, (H, K, D) each, every one finds itself and those before it: (K, H · D).
@@ -140,39 +140,39 @@ class Cache(NamedTuple):
             end = self.position + query.shape[1]
             self.keys[:, self.position : end] = key
             self.values[:, self.position : end] = value
-            return gather_each(query, self.keys[:, :end], self.values[:, :end], causal=True)
+            return attend_each(query, self.keys[:, :end], self.values[:, :end], causal=True)
         self.keys[:, self.position] = key
         self.values[:, self.position] = value
         end = self.position + 1
-        return gather(query, self.keys[:, :end], self.values[:, :end])
+        return attend(query, self.keys[:, :end], self.values[:, :end])
 
 
-class Whole:
+class FullRowAttention:
     """All tokens of one row are there at once, and each finds all of them."""
 
-    def attend(self, query: Row, key: Row, value: Row) -> Row:
+    def attend(self, query: Array, key: Array, value: Array) -> Array:
         """(H, K, D) each to (K, H · D)."""
-        return gather_each(query, key, value)
+        return attend_each(query, key, value)
 
 
-class Attends(Protocol):
+class RowAttention(Protocol):
     """Who answers the queries of a layer: a cache of what came before, or all tokens at once."""
 
-    def attend(self, query: Row, key: Row, value: Row) -> Row:
+    def attend(self, query: Array, key: Array, value: Array) -> Array:
         """Queries, keys and values of the tokens that are read now, to what they find."""
 
 
-def gather(query: Row, keys: Row, values: Row, bias: Row | None = None) -> Row:
+def attend(query: Array, keys: Array, values: Array, bias: Array | None = None) -> Array:
     """What a query (H, D) finds among keys and values (H, S, D), with a bias (H, S) on their scores: (H · D,)."""
     scores = np.matmul(keys, query[:, :, None])[:, :, 0]  # (H, S)
     scores *= query.shape[-1] ** -0.5
     if bias is not None:
         scores += bias
-    gathered: Row = np.matmul(_softmax(scores)[:, None], values)
+    gathered: Array = np.matmul(_softmax(scores)[:, None], values)
     return gathered.reshape(-1)
 
 
-def gather_each(query: Row, keys: Row, values: Row, *, causal: bool = False) -> Row:
+def attend_each(query: Array, keys: Array, values: Array, *, causal: bool = False) -> Array:
     """What K queries (H, K, D) find among the slots (H, S, D): (K, H · D).
 
     If causal, the queries are those of the last K slots, and each finds the slots up to its own.
@@ -182,11 +182,11 @@ def gather_each(query: Row, keys: Row, values: Row, *, causal: bool = False) -> 
     scores *= query.shape[-1] ** -0.5
     if causal:
         scores[:, :, slots - count :] += np.triu(np.full((count, count), -np.inf, scores.dtype), 1)
-    gathered: Row = np.matmul(_softmax(scores), values)
+    gathered: Array = np.matmul(_softmax(scores), values)
     return gathered.transpose(1, 0, 2).reshape(count, -1)
 
 
-def _softmax(scores: Row) -> Row:
+def _softmax(scores: Array) -> Array:
     """Over the last axis, in place."""
     scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
     np.exp(scores, out=scores)
