@@ -1,4 +1,4 @@
-"""A comparison as a user might get it: eight models on a small prose text, with surprisals made up to fit."""
+"""Realistic results of a comparison: eight models on a small prose text, with synthetic surprisals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from chainrule.comparison.analysis import analyse, count_words, interval
-from chainrule.comparison.results import BudgetCurve, Failure, Point, Results, Row
+from chainrule.comparison.results import BudgetCurve, ComparisonResults, ComparisonRow, FailedFamily, LearningPoint
 from chainrule.tokenizers.chars import Chars
 
 SUBJECTS = ("the old keeper", "my sister", "a grey heron", "the ferryman", "no one in the village", "the schoolmaster")
@@ -28,7 +28,7 @@ SUMMARIES = {
     "mixture": "a weighted mean of the models below, gated by context",
     "gpt": "a Transformer decoder with rotary positions",
     "recurrent": "an LSTM with tied embeddings",
-    "self_regressive": "two LSTMs, the second reading what the first expects",
+    "self_regressive": "two LSTMs, the second of which reads the expected embedding of the first",
     "attentive_conv": "self-attention over local convolutions",
     "causal_conv": "gated dilated causal convolutions",
     "ngram": "interpolated modified Kneser–Ney",
@@ -39,7 +39,7 @@ TRAINED = tuple(name for name in SUMMARIES if name not in ("mixture", "ngram"))
 
 
 def prose(sentences: int, seed: int) -> str:
-    """Sentences without sense, in the manner of a novel."""
+    """Random sentences in the style of a novel."""
     draw = np.random.default_rng(seed)
     parts = []
     for _ in range(sentences):
@@ -54,19 +54,19 @@ def tokenizer() -> Chars:
 
 
 def surprisal(name: str, text: str, seed: int) -> npt.NDArray[np.float64]:
-    """(N,) nats that look like a model's: words are hard at their start, and each model has passages of its own."""
+    """(N,) nats: higher at the start of words, with passages that are easier for this model."""
     draw = np.random.default_rng(seed)
     starts = np.array([1.0, *(3.2 if before.isspace() else 0.6 for before in text[:-1])])
-    luck = np.repeat(draw.gamma(8.0, 1 / 8.0, size=len(text) // 60 + 1), 60)[: len(text)]
-    nats = starts * luck * draw.gamma(1.2, 1.0, size=len(text))
+    difficulty = np.repeat(draw.gamma(8.0, 1 / 8.0, size=len(text) // 60 + 1), 60)[: len(text)]
+    nats = starts * difficulty * draw.gamma(1.2, 1.0, size=len(text))
     scaled: npt.NDArray[np.float64] = nats * (BITS[name] * math.log(2) / nats.mean())
     return scaled
 
 
-def _row(name: str, nats: npt.NDArray[np.float64], order: int) -> Row:
+def _row(name: str, nats: npt.NDArray[np.float64], order: int) -> ComparisonRow:
     seconds = 0.0 if name == "mixture" else 1.9 if name == "ngram" else 72.0 + order
     steps = np.geomspace(1.5, seconds, 24) if name in TRAINED else []
-    return Row(
+    return ComparisonRow(
         name=name,
         kind="mixture" if name == "mixture" else "family",
         summary=SUMMARIES[name],
@@ -88,7 +88,7 @@ def _row(name: str, nats: npt.NDArray[np.float64], order: int) -> Row:
         seconds=seconds,
         memory_bytes=(0, 612, 540, 566, 580, 571, 310, 420)[order] * 10**6,
         curve=[
-            Point(
+            LearningPoint(
                 seconds=float(at),
                 tokens=int(at * 50_000),
                 bits_per_byte=float(BITS[name] + 2.6 / (1 + at / 3) - 2.6 / (1 + seconds / 3)),
@@ -100,14 +100,14 @@ def _row(name: str, nats: npt.NDArray[np.float64], order: int) -> Row:
 
 
 @pytest.fixture(scope="session")
-def results(tokenizer: Chars) -> Results:
+def results(tokenizer: Chars) -> ComparisonResults:
     text = prose(160, seed=7)
     ids = tokenizer.encode(text)
     nats = {name: surprisal(name, text, seed) for seed, name in enumerate(SUMMARIES)}
     nats["mixture"] = 0.25 * (nats["gpt"] + nats["recurrent"] + nats["ngram"] + nats["mixture"])
     nats["mixture"] *= BITS["mixture"] * math.log(2) / nats["mixture"].mean()
     training = tokenizer.encode(prose(400, seed=1) + "lighthouse " * 2000)
-    return Results(
+    return ComparisonResults(
         data="novel.txt",
         tokenizer="chars",
         command="chainrule compare --data novel.txt --tokenizer chars --minutes 10 --threads 2 --out novel-comparison",
@@ -119,18 +119,18 @@ def results(tokenizer: Chars) -> Results:
         train_tokens=1_003_854,
         held_out_bytes=len(text),
         rows=[_row(name, nats[name], order) for order, name in enumerate(SUMMARIES)],
-        failures=[Failure(name="pixelcnn", reason="width 130 is not divisible by heads 4; try 128 or 132")],
+        failures=[FailedFamily(name="pixelcnn", reason="width 130 is not divisible by heads 4; try 128 or 132")],
         best="mixture",
         recommendation=(
             "Pick the mixture of gpt, ngram, recurrent and causal_conv: 2.021 bits/byte, 4.6% fewer than gpt, the best "
-            "single family; where speed counts, recurrent alone writes 7.6 times as fast for 6.2% more bits."
+            "single family. If speed matters, pick recurrent: it decodes 7.6 times as fast at 6.2% more bits."
         ),
         protocol={
-            "trained_on": "novel.txt",
-            "scored_on": "the last 0.1 of novel.txt",
-            "interval": "95 %, circular block bootstrap over the text",
-            "seed": 0,
-            "reading": {
+            "training_data": "novel.txt",
+            "test_data": "the last 0.1 of novel.txt",
+            "interval": "95 %, circular block bootstrap over the test text",
+            "random_seed": 0,
+            "scoring": {
                 "gpt": {"method": "windows", "context": 256, "stride": 128, "carry_over": False},
                 "ngram": {"method": "carried", "carry_over": True},
             },
@@ -143,7 +143,7 @@ def results(tokenizer: Chars) -> Results:
 def budget_curve() -> BudgetCurve:
     return BudgetCurve(
         data="novel.txt",
-        command="chainrule compare --data novel.txt --budget-curve 0.5,1,2,5,10,20 --out novel-budgets",
+        command="chainrule compare --data novel.txt --minutes 20 --budget-curve --out novel-budgets",
         minutes=[0.5, 1, 2, 5, 10, 20],
         bits_per_byte={
             "ngram": [2.317, 2.317, 2.317, 2.317, 2.317, 2.317],
@@ -153,5 +153,7 @@ def budget_curve() -> BudgetCurve:
             "self_regressive": [None, 2.6, 2.39, 2.23, 2.161, 2.14],
         },
         leaders=["ngram", "ngram", "recurrent", "recurrent", "gpt", "gpt"],
-        recommendation="With less than 2 minutes take ngram, with up to 5 recurrent, and gpt from 10 minutes on.",
+        recommendation=(
+            "Best single family by total budget: ngram at 0.5 to 1 min, recurrent at 2 to 5 min, gpt at 10 to 20 min."
+        ),
     )

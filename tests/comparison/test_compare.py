@@ -1,4 +1,4 @@
-"""From a text to a table: the verb `compare`, with real processes and small models."""
+"""`compare` from data to results, with real processes and small models."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chainrule.comparison.compare import compare, splits, worthwhile
+from chainrule.comparison.compare import compare, useful_parts
 from chainrule.comparison.folder import ComparisonFolder
-from chainrule.comparison.plan import dropout, legs, weights, width_for
-from chainrule.comparison.race import reason_of
-from chainrule.comparison.subject import TextSubject
+from chainrule.comparison.plan import dropout_for, make_jobs, parameter_count, split_config, width_for
+from chainrule.comparison.runner import failure_reason
+from chainrule.comparison.task import TextComparison
 from chainrule.errors import ConfigError, RunError
 from chainrule.families import FAMILIES
 from chainrule.runs import load
@@ -80,7 +80,7 @@ def finished(text, tmp_path_factory):
     return results, out
 
 
-def test_the_results_say_all_that_was_promised(finished):
+def test_results_json_has_all_documented_keys(finished):
     results, out = finished
     saved = json.loads((out / "results.json").read_text())
     assert set(saved["rows"][0]) >= KEYS
@@ -93,20 +93,20 @@ def test_the_results_say_all_that_was_promised(finished):
         assert row.decode_tokens_per_second > 0
 
 
-def test_a_family_that_fails_is_named_and_the_others_go_on(finished):
+def test_a_family_that_fails_is_listed_and_the_others_continue(finished):
     results, _ = finished
     [failure] = results.failures
     assert failure.name == "recurrent"
     assert "lstn" in failure.reason
 
 
-def test_the_mixture_is_better_than_its_parts_on_text_that_its_gate_has_not_seen(finished):
+def test_the_mixture_is_no_worse_than_its_parts_on_text_that_its_gate_was_not_fitted_on(finished):
     results, _ = finished
     bits = {row.name: row.bits_per_byte for row in results.rows}
     assert bits["mixture"] <= min(bits["ngram"], bits["finite_memory"]) + 0.01
 
 
-def test_every_row_is_a_run_that_scores_as_the_table_says(finished, text):
+def test_every_row_is_a_run_with_the_score_of_the_table(finished, text):
     results, out = finished
     held_out = text.read_text()
     held_out = held_out[int(len(held_out) * 0.9) :]
@@ -115,7 +115,7 @@ def test_every_row_is_a_run_that_scores_as_the_table_says(finished, text):
         assert run.score(held_out).bits_per_byte == pytest.approx(row.bits_per_byte, rel=1e-4)
 
 
-def test_the_report_is_written_and_names_the_recommendation(finished):
+def test_the_report_is_written_and_names_the_best_model(finished):
     results, out = finished
     page = (out / "report.html").read_text()
     assert results.rows[0].name in page
@@ -124,79 +124,81 @@ def test_the_report_is_written_and_names_the_recommendation(finished):
 
 def test_a_finished_comparison_is_not_run_again(finished, text):
     results, out = finished
-    words = {"families": ["ngram", "finite_memory", "recurrent"], "tokens": 6000}
+    options = {"families": ["ngram", "finite_memory", "recurrent"], "tokens": 6000}
     settings = [*SMALL, "recurrent.model.cell=lstn"]
     before = (out / "runs" / "finite_memory" / "model.safetensors").stat().st_mtime_ns
     with pytest.raises(RunError, match="--resume"):
-        compare(str(text), out=out, overrides=settings, **words)
-    again = compare(str(text), out=out, overrides=settings, resume=True, **words)
+        compare(str(text), out=out, overrides=settings, **options)
+    again = compare(str(text), out=out, overrides=settings, resume=True, **options)
     assert (out / "runs" / "finite_memory" / "model.safetensors").stat().st_mtime_ns == before
     assert [row.bits_per_byte for row in again.rows] == [row.bits_per_byte for row in results.rows]
     with pytest.raises(RunError, match="another budget"):
-        compare(str(text), out=out, overrides=settings, resume=True, families=words["families"], tokens=7000)
+        compare(str(text), out=out, overrides=settings, resume=True, families=options["families"], tokens=7000)
 
 
-def test_a_stopped_comparison_goes_on_at_the_family_it_was_at(text, tmp_path):
+def test_ctrl_c_stops_a_comparison_and_keeps_finished_families(text, tmp_path):
     out = tmp_path / "stopped"
-    words = [sys.executable, "-m", "chainrule", "compare", "--data", str(text), "--out", str(out)]
-    words += ["--families", "ngram,finite_memory", "--tokens", "400000", "--set", SMALL[0]]
+    command = [sys.executable, "-m", "chainrule", "compare", "--data", str(text), "--out", str(out)]
+    command += ["--families", "ngram,finite_memory", "--tokens", "400000", "--set", SMALL[0]]
     log = out / "runs" / "finite_memory" / "metrics.jsonl"
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
     while process.poll() is None and not log.exists():
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0  # as `train` that was asked to stop
-    assert b"--resume" in said
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0  # as for `train`
+    assert b"--resume" in stderr
     folder = ComparisonFolder(out)
-    assert folder.finish("ngram") is not None
-    assert folder.finish("finite_memory") is None
-    assert b"Traceback" not in said
+    assert folder.job_result("ngram") is not None
+    assert folder.job_result("finite_memory") is None
+    assert b"Traceback" not in stderr
 
 
-def test_text_for_gates_is_never_the_text_of_the_figures():
-    own = splits("a.txt", None, None, None, {})
+def test_gates_are_never_fitted_on_the_text_of_the_metrics():
+    own = split_config("a.txt", None, None, None, {})
     assert (own.test_fraction, own.valid) == (0.1, None)
-    with_valid = splits("a.txt", "v.txt", None, None, {})
+    with_valid = split_config("a.txt", "v.txt", None, None, {})
     assert (with_valid.test, with_valid.valid) == ("v.txt", None)
-    with_both = splits("a.txt", "v.txt", "t.txt", None, {})
+    with_both = split_config("a.txt", "v.txt", "t.txt", None, {})
     assert (with_both.test, with_both.valid) == ("t.txt", "v.txt")
 
 
-def test_a_part_without_weight_is_left_out():
+def test_a_part_without_weight_is_left_out_of_the_mixture():
     random = np.random.default_rng(0)
     good = random.exponential(size=4000).astype(np.float32)
     other = random.exponential(size=4000).astype(np.float32)
-    assert worthwhile({"good": good, "other": other, "bad": good + 5}) == ["good", "other"]
+    assert useful_parts({"good": good, "other": other, "bad": good + 5}) == ["good", "other"]
 
 
-def test_more_time_makes_a_model_wider():
+def test_a_larger_budget_gives_a_wider_model():
     widths = [width_for("gpt", SIZES, operations) for operations in (1e11, 1e13, 1e15)]
     assert widths == sorted(set(widths))
-    assert weights("gpt", SIZES, widths[1]) < weights("gpt", SIZES, widths[2])
+    assert parameter_count("gpt", SIZES, widths[1]) < parameter_count("gpt", SIZES, widths[2])
 
 
-@pytest.mark.parametrize("family", TextSubject.families())
-def test_every_family_gets_a_size(family):
-    [leg] = legs([family], sizes=lambda _: SIZES, train_tokens=10**6, operations=1e13, tokens=None, chosen={})
-    model = FAMILIES[family].Config.parse({"vocabulary": 65, **leg.model})
+@pytest.mark.parametrize("family", TextComparison.families())
+def test_every_family_gets_valid_settings(family):
+    [job] = make_jobs(
+        [family], model_settings=lambda _: SIZES, train_tokens=10**6, operations=1e13, tokens=None, chosen={}
+    )
+    model = FAMILIES[family].Config.parse({"vocabulary": 65, **job.model})
     assert model.vocabulary == 65
 
 
-def test_dropout_grows_with_the_passes_over_the_text():
-    assert [dropout(passes) for passes in (1, 5, 10, 40)] == [0.0, 0.1, 0.2, 0.3]
+def test_dropout_increases_with_the_number_of_epochs():
+    assert [dropout_for(epochs) for epochs in (1, 5, 10, 40)] == [0.0, 0.1, 0.2, 0.3]
 
 
-def test_a_killed_process_is_explained(tmp_path):
+def test_the_reason_of_a_failure_is_the_signal_or_the_last_line_of_the_log(tmp_path):
     log = tmp_path / "log"
-    log.write_text("something\nthe last words\n")
-    assert reason_of(2, log) == "the last words"
-    assert "SIGKILL" in reason_of(-9, log)
+    log.write_text("something\nthe last line\n")
+    assert failure_reason(2, log) == "the last line"
+    assert "SIGKILL" in failure_reason(-9, log)
 
 
-def test_unknown_words_are_one_line(text, tmp_path, chainrule):
+def test_invalid_options_are_reported_in_one_line(text, tmp_path, chainrule):
     common = ["compare", "--data", str(text), "--out", str(tmp_path / "x")]
-    for words, said in (
+    for options, message in (
         (["--families", "ngram,gtp"], "gpt"),
         (["--set", "gtp.model.width=3"], "gpt"),
         (["--set", "gpt.width=3"], "gpt.model.KEY"),
@@ -206,12 +208,27 @@ def test_unknown_words_are_one_line(text, tmp_path, chainrule):
         (["--budget-curve", "--tokens", "100"], "leave --tokens out"),
         (["--valid", str(tmp_path / "missing.txt")], "missing.txt"),
     ):
-        outcome = chainrule(*common, *words)
+        outcome = chainrule(*common, *options)
         assert outcome.code == 2
-        assert said in outcome.err
+        assert message in outcome.err
     assert not (tmp_path / "x").exists()
 
 
 def test_unknown_families_are_refused():
     with pytest.raises(ConfigError, match="unknown family"):
         compare("text.txt", out="nowhere", families=["gtp"])
+
+
+def test_the_order_of_the_ngram_model_follows_from_the_vocabulary():
+    def order(vocabulary: int) -> int:
+        [job] = make_jobs(
+            ["ngram"],
+            model_settings=lambda _: {"vocabulary": vocabulary},
+            train_tokens=10**6,
+            operations=None,
+            tokens=1000,
+            chosen={},
+        )
+        return job.model["order"]
+
+    assert (order(65), order(30_000)) == (7, 5)

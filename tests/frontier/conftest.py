@@ -1,4 +1,4 @@
-"""Frontiers as a user might get them: a handful of translators, and one model of text with its drafts."""
+"""Realistic frontier results: several translation runs, and one text run with drafts; and tiny runs to measure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from chainrule.config import DataConfig, RunConfig
-from chainrule.frontier.results import Failure, Results, Row, Speed
-from chainrule.frontier.words import finding
+from chainrule.frontier.results import FailedMeasurement, FrontierResults, FrontierRow, Speed, finding
 from chainrule.interface.base import Model
 from chainrule.runs import TextRun, load
 from chainrule.testing import tiny_model
@@ -17,7 +16,7 @@ from chainrule.testing.tiny import tiny_parallel
 from chainrule.tokenizers.words import Words
 from chainrule.training.checkpoint import RunFolder
 
-TRANSLATORS = {  # family, ways: label -> BLEU, chrF, sentences/s at batch 1 and at 16
+TRANSLATORS = {  # family, methods: label -> BLEU, chrF, sentences/s at batch 1 and at 16
     "base": ("transformer", {"greedy": (38.4, 61.2, 21.0, 148.0), "beam 5": (39.6, 62.0, 8.1, 51.0)}),
     "hybrid": (
         "hybrid",
@@ -40,13 +39,13 @@ TRANSLATORS = {  # family, ways: label -> BLEU, chrF, sentences/s at batch 1 and
 }
 
 
-def results_of(rows: list[Row], **values: object) -> Results:
-    results = Results(
+def results_of(rows: list[FrontierRow], **values: object) -> FrontierResults:
+    results = FrontierResults(
         **{
             "item": "sentence",
-            "rate": "sentences",
-            "measure": "BLEU",
-            "more_is_better": True,
+            "throughput": "sentences",
+            "metric": "BLEU",
+            "higher_is_better": True,
             "baseline": rows[0].name,
             "batches": [1, 16],
             "rows": rows,
@@ -59,7 +58,7 @@ def results_of(rows: list[Row], **values: object) -> Results:
             "protocol": {
                 "sentences": 1000,
                 "BLEU signature": "nrefs:1|case:mixed",
-                "sentences in a turn": {"batch 1": 64},
+                "sentences per round": {"batch 1": 64},
             },
             **values,
         }
@@ -73,35 +72,35 @@ def speed(batch: int, per_second: float, tokens: float, baseline: float, compare
         items_per_second=per_second,
         interval=(0.97 * per_second, 1.02 * per_second),
         tokens_per_second=tokens * per_second,
-        times=per_second / baseline,
-        turns=5,
+        speedup=per_second / baseline,
+        rounds=5,
         compared=compared,
     )
 
 
 @pytest.fixture(scope="session")
-def results() -> Results:
+def results() -> FrontierResults:
     rows = [
-        Row(
-            name=f"{run} {way}",
+        FrontierRow(
+            name=f"{run} {method}",
             run=run,
             family=family,
-            way=way,
-            same_as="greedy" if way == "speculative" else None,
+            method=method,
+            same_output_as="greedy" if method == "speculative" else None,
             quality={"BLEU": bleu, "chrF": chrf},
             speeds=[
-                speed(batch, rate, 13.2, baseline, 4224 if way == "speculative" else 0)
+                speed(batch, rate, 13.2, baseline, 4224 if method == "speculative" else 0)
                 for batch, rate, baseline in ((1, one, 21.0), (16, many, 148.0))
             ],
         )
-        for run, (family, ways) in TRANSLATORS.items()
-        for way, (bleu, chrf, one, many) in ways.items()
+        for run, (family, methods) in TRANSLATORS.items()
+        for method, (bleu, chrf, one, many) in methods.items()
     ]
-    return results_of(rows, failures=[Failure(name="base draft tiny", batch=1, reason="other vocabularies")])
+    return results_of(rows, failures=[FailedMeasurement(name="base draft tiny", batch=1, reason="other vocabularies")])
 
 
 @pytest.fixture(scope="session")
-def text_results() -> Results:
+def text_results() -> FrontierResults:
     rates = {
         "greedy": (390.0, 2900.0),
         "greedy, draft self": (610.0, 3000.0),
@@ -111,25 +110,25 @@ def text_results() -> Results:
         "sampled, draft ngram": (702.0, 3100.0),
     }
     rows = [
-        Row(
-            name=f"gpt {way}",
+        FrontierRow(
+            name=f"gpt {method}",
             run="gpt",
             family="gpt",
-            way=way,
-            same_as=way.partition(",")[0] if "draft" in way else None,
+            method=method,
+            same_output_as=method.partition(",")[0] if "draft" in method else None,
             quality={"bits/byte": 1.912},
             speeds=[
-                speed(batch, rate / 200, 200, baseline / 200, 6400 if "draft" in way else 0)
+                speed(batch, rate / 200, 200, baseline / 200, 6400 if "draft" in method else 0)
                 for batch, rate, baseline in ((1, one, 390.0), (16, many, 2900.0))
             ],
         )
-        for way, (one, many) in rates.items()
+        for method, (one, many) in rates.items()
     ]
-    return results_of(rows, item="text", rate="tokens", measure="bits/byte", more_is_better=False)
+    return results_of(rows, item="text", throughput="tokens", metric="bits/byte", higher_is_better=False)
 
 
 def create(path: Path, family: str, model: Model) -> Path:
-    """A run of a tiny model, which knows the words x, y and z, and translates a to d into them."""
+    """A run of a tiny model with the words x, y and z; translation runs have the source words a to d."""
     folder = RunFolder(path)
     task = "translation" if model.task == "translation" else "language"
     config = RunConfig(
@@ -143,8 +142,8 @@ def create(path: Path, family: str, model: Model) -> Path:
     return path
 
 
-def sure_of_itself(model: Model, seed: int = 3) -> Model:
-    """Large random weights, so that no prediction is a close call."""
+def with_large_weights(model: Model, seed: int = 3) -> Model:
+    """Large random weights, so that no two tokens have nearly equal probabilities."""
     torch.manual_seed(seed)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
@@ -153,7 +152,7 @@ def sure_of_itself(model: Model, seed: int = 3) -> Model:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of every kind that decodes in a way of its own."""
+    """A run of every kind with its own decoding methods."""
     folder = tmp_path_factory.mktemp("runs")
     models = {
         "base": ("transformer", tiny_model("transformer")),
@@ -165,7 +164,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "gpt": ("gpt", tiny_model("gpt")),
         "small": ("recurrent", tiny_model("recurrent")),
     }
-    return {name: create(folder / name, family, sure_of_itself(model)) for name, (family, model) in models.items()}
+    return {name: create(folder / name, family, with_large_weights(model)) for name, (family, model) in models.items()}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The page of a frontier as a reader meets it."""
+"""The report of a frontier in a real browser."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from chainrule.frontier.report import render
-from chainrule.frontier.results import Results
+from chainrule.frontier.results import FrontierResults
 from tests.browser import CONTRAST, OVERLAPS, Open
 
 
 @pytest.fixture
-def opened(open_file: Open, results: Results, text_results: Results, tmp_path: Path) -> Open:
-    """Open the frontier of translators, or that of a model of text."""
+def opened(open_file: Open, results: FrontierResults, text_results: FrontierResults, tmp_path: Path) -> Open:
+    """Open the report of translation runs, or of a text run."""
     (tmp_path / "translation.html").write_text(render(results), encoding="utf-8")
     (tmp_path / "text.html").write_text(render(text_results), encoding="utf-8")
     return lambda name="translation", **how: open_file(tmp_path / f"{name}.html", **how)
@@ -21,12 +21,12 @@ def opened(open_file: Open, results: Results, text_results: Results, tmp_path: P
 
 @pytest.mark.parametrize("name", ["translation", "text"])
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 400)])
-def test_panels_fill_the_page_and_nothing_sticks_out_or_covers_other_writing(
+def test_charts_fill_the_page_and_nothing_overflows_or_overlaps(
     opened: Open, name: str, scheme: str, width: int
 ) -> None:
     page = opened(name, scheme=scheme, width=width)
     shown = page.locator("svg.chart:visible")
-    assert shown.count() == 2  # one a batch size
+    assert shown.count() == 2  # one per batch size
     for index in range(2):
         box = shown.nth(index).bounding_box()
         assert box["width"] > 0.8 * min(width, 1000)
@@ -37,16 +37,16 @@ def test_panels_fill_the_page_and_nothing_sticks_out_or_covers_other_writing(
     assert contrast >= 4.5, where
 
 
-def test_the_run_under_the_pointer_stands_out_and_tells_its_figures(opened: Open) -> None:
+def test_the_run_under_the_pointer_is_highlighted_and_has_a_tooltip(opened: Open) -> None:
     page = opened()
     page.hover("#batch-1 svg.wide .mark[data-tip^='hybrid speculative']")
     assert "BLEU 36.90" in page.inner_text("#tip")
     assert "2.76 × base greedy" in page.inner_text("#tip")
-    assert page.locator("#batch-1 svg.wide .mark.chosen").count() == 3  # the ways of this run
+    assert page.locator("#batch-1 svg.wide .mark.chosen").count() == 3  # the methods of this run
     assert page.locator("#batch-1 svg.wide .mark:not(.chosen)").count() == 7
 
 
-def test_without_scripts_the_page_shows_the_same(opened: Open) -> None:
+def test_without_javascript_the_page_has_the_same_content(opened: Open) -> None:
     page = opened(scripts=False)
     assert page.locator("svg.chart:visible").count() == 2
     assert page.locator("#copy").is_hidden()

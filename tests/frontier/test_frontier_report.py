@@ -1,4 +1,4 @@
-"""The page of a frontier: every way, every figure, and nothing but them."""
+"""The HTML report of a frontier and its sentences."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import re
 from html.parser import HTMLParser
 
 from chainrule.frontier.report import render
-from chainrule.frontier.results import Failure, Results
-from chainrule.frontier.words import finding, gathered, verdict
+from chainrule.frontier.results import FailedMeasurement, FrontierResults, failures_by_reason, finding, output_check
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(1)>'\"&"
 
 
 class Page(HTMLParser):
-    """The elements and the text that a browser would see."""
+    """The elements and the text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -30,12 +29,12 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_every_way_is_in_the_table_and_in_both_panels(results: Results) -> None:
+def test_every_method_is_in_the_table_and_in_both_charts(results: FrontierResults) -> None:
     text = render(results)
     page = Page(text)
     for row in results.rows:
         assert f"{row.quality['BLEU']:.2f}" in page.text
-        assert text.count(f'data-tip="{row.name}: BLEU') == 2 * 2  # panels, each wide and narrow
+        assert text.count(f'data-tip="{row.name}: BLEU') == 2 * 2  # charts, each wide and narrow
     for sentence in results.findings:
         assert sentence in page.text
     assert results.command in page.text
@@ -46,7 +45,7 @@ def test_every_way_is_in_the_table_and_in_both_panels(results: Results) -> None:
     assert not re.search(r"@import|url\((?!#)", text)
 
 
-def test_quality_without_speed_and_speed_without_quality_are_shown_and_not_drawn(results: Results) -> None:
+def test_incomplete_measurements_are_in_the_table_but_not_in_the_charts(results: FrontierResults) -> None:
     first, second, *_ = results.rows
     rows = [first.model_copy(update={"quality": {}}), second.model_copy(update={"speeds": []})]
     page = Page(render(results.model_copy(update={"rows": rows})))
@@ -55,9 +54,9 @@ def test_quality_without_speed_and_speed_without_quality_are_shown_and_not_drawn
     assert "21.0" in page.text
 
 
-def test_what_a_user_has_named_is_never_markup(results: Results) -> None:
-    rows = [row.model_copy(update={"run": ATTACK, "name": ATTACK, "way": ATTACK}) for row in results.rows]
-    failures = [Failure(name=ATTACK, reason=ATTACK)]
+def test_user_text_is_escaped(results: FrontierResults) -> None:
+    rows = [row.model_copy(update={"run": ATTACK, "name": ATTACK, "method": ATTACK}) for row in results.rows]
+    failures = [FailedMeasurement(name=ATTACK, reason=ATTACK)]
     protocol = {ATTACK: ATTACK}
     changes = {"rows": rows, "failures": failures, "protocol": protocol, "command": ATTACK, "findings": [ATTACK]}
     page = Page(render(results.model_copy(update=changes)))
@@ -66,43 +65,50 @@ def test_what_a_user_has_named_is_never_markup(results: Results) -> None:
     assert ATTACK in page.text
 
 
-def test_a_sentence_names_the_best_and_what_the_fastest_costs(results: Results, text_results: Results) -> None:
+def test_a_finding_names_the_best_method_and_the_cost_of_the_fastest(
+    results: FrontierResults, text_results: FrontierResults
+) -> None:
     assert finding(results, 1) == (
-        "At batch 1, base beam 5 is best: BLEU 39.60 at 8.10 sentences/s; "
-        "masked 1 pass is 19.8 times as fast as that, for 8.60 BLEU less."
+        "At batch size 1, base beam 5 is best: BLEU 39.60 at 8.10 sentences/s; "
+        "masked 1 pass is 19.8 times as fast, but 8.60 BLEU lower."
     )
     assert finding(text_results, 16) == (
-        "At batch 16, gpt greedy, draft ngram is best: bits/byte 1.912 at 3,900 tokens/s, "
+        "At batch size 16, gpt greedy, draft ngram is best: bits/byte 1.912 at 3,900 tokens/s, "
         "1.34 times as fast as gpt greedy."
     )
     assert finding(results, 64) == ""
 
 
-def test_the_headline_is_about_speed_that_costs_little(results: Results, text_results: Results) -> None:
+def test_the_headline_names_the_fastest_method_that_is_nearly_as_good_as_the_best(
+    results: FrontierResults, text_results: FrontierResults
+) -> None:
     headline = re.search(r"<h1[^>]*>(.*?)</h1>", render(results), re.S)
     assert headline is not None
-    assert "masked 1 pass" not in headline[1]  # the fastest, and much worse
+    assert "masked 1 pass" not in headline[1]  # the fastest, but much worse
     assert "nearly as good as base beam 5" in headline[1]
     assert "as good as gpt greedy and" in render(text_results)
-    alone = results.model_copy(
+    few = results.model_copy(
         update={"rows": [row for row in results.rows if row.name in ("base beam 5", "masked 1 pass")]}
     )
-    assert "nothing that is nearly as good is faster" in render(alone)
+    assert "nothing nearly as good is faster" in render(few)
 
 
-def test_a_verdict_says_how_much_was_compared_and_what_differed(results: Results) -> None:
-    [row] = [row for row in results.rows if row.way == "speculative"]
-    assert verdict(row, "sentence") == "yes, 8,448 tokens"
+def test_the_output_check_has_the_compared_tokens_and_the_differences(results: FrontierResults) -> None:
+    [row] = [row for row in results.rows if row.method == "speculative"]
+    assert output_check(row, "sentence") == "yes, 8,448 tokens"
     one, other = row.speeds
     different = row.model_copy(update={"speeds": [one.model_copy(update={"different": 1}), other]})
-    assert verdict(different, "sentence") == "no, 1 sentence differs"
-    assert verdict(results.rows[0], "sentence") == ""
+    assert output_check(different, "sentence") == "no, 1 sentence differs"
+    assert output_check(results.rows[0], "sentence") == ""
 
 
-def test_points_that_failed_for_one_reason_are_told_together() -> None:
+def test_failures_are_grouped_by_reason() -> None:
     failures = [
-        Failure(name="one", reason="no draft", batch=1),
-        Failure(name="one", reason="no draft", batch=16),
-        Failure(name="two", reason="no scores"),
+        FailedMeasurement(name="one", reason="no draft", batch=1),
+        FailedMeasurement(name="one", reason="no draft", batch=16),
+        FailedMeasurement(name="two", reason="no scores"),
     ]
-    assert gathered(failures) == [("one (batch 1), one (batch 16)", "no draft"), ("two (quality)", "no scores")]
+    assert failures_by_reason(failures) == [
+        ("one (batch 1), one (batch 16)", "no draft"),
+        ("two (quality)", "no scores"),
+    ]

@@ -1,4 +1,4 @@
-"""`chainrule compare`: which family is best for this data and this budget?"""
+"""`chainrule compare`: find the best family for some data and a budget."""
 
 from __future__ import annotations
 
@@ -12,78 +12,90 @@ import typer
 from chainrule.cli.options import Json, errors, output, print_json
 
 if TYPE_CHECKING:
-    from chainrule.comparison.results import Results
+    from chainrule.comparison.results import ComparisonResults
 
 
 def compare(
     data: Annotated[
         str,
         typer.Option(
-            help="The text or the images, in the forms of `chainrule train --data`: a file, a folder, builtin:prose, "
-            "builtin:digits …",
+            help="Training data, text or images: a file, a folder, builtin:prose, builtin:digits, … as for "
+            "`chainrule train --data`.",
             show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the runs, results.json and report.html.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Output folder: runs, results.json, report.html.", show_default=False)],
     families: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated, as in ngram,gpt; by default all that model text, on images neighbours,pixelcnn,gpt.",
+            help="Comma-separated families, such as ngram,gpt. Default: all language models; for images, the image "
+            "models and gpt.",
             show_default=False,
         ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Time for the whole comparison, shared out evenly. Default 10.", show_default=False),
+        typer.Option(
+            help="Time budget of the whole comparison, divided evenly among the families. Default: 10.",
+            show_default=False,
+        ),
     ] = None,
     tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Instead of a time: training tokens that each family reads.", show_default=False),
+        typer.Option(min=1, help="Training tokens per family, instead of a time budget.", show_default=False),
     ] = None,
     valid: Annotated[
         str | None,
-        typer.Option(help="Text for the figures; with --test, text for gates and stopping.", show_default=False),
+        typer.Option(
+            help="Held-out data for the metrics; with --test, for early stopping and mixture gates instead.",
+            show_default=False,
+        ),
     ] = None,
-    test: Annotated[str | None, typer.Option(help="Text for the figures.", show_default=False)] = None,
+    test: Annotated[str | None, typer.Option(help="Held-out data for the metrics.", show_default=False)] = None,
     valid_fraction: Annotated[
         float | None,
-        typer.Option(help="Without --valid and --test: the share cut from the end. Default 0.1.", show_default=False),
+        typer.Option(
+            help="Without --valid and --test: fraction of the data, at its end, to hold out. Default: 0.1.",
+            show_default=False,
+        ),
     ] = None,
-    tokenizer: Annotated[str, typer.Option(help="As for `chainrule train`.")] = "chars",
-    seed: Annotated[int, typer.Option(help="Seed of all chance.")] = 0,
+    tokenizer: Annotated[str, typer.Option(help="Tokenizer, as for `chainrule train`.")] = "chars",
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     threads: Annotated[
-        int, typer.Option(min=1, help="Threads of each family; as many families run at once as there are cores for.")
+        int, typer.Option(min=1, help="Threads per family; families are trained in parallel on the remaining cores.")
     ] = 1,
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of one family or of the data: gpt.model.width=192, data.unit=documents. May be repeated.",
+            help="Setting of a family or of the data, such as gpt.model.width=192 or data.unit=documents. Repeatable.",
             show_default=False,
         ),
     ] = None,
     budget_curve: Annotated[
-        bool, typer.Option("--budget-curve", help="Repeat it at an eighth, a quarter, a half and all of --minutes.")
+        bool,
+        typer.Option("--budget-curve", help="Repeat the comparison with 1/8, 1/4, 1/2 and all of --minutes."),
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the comparison in --out.")] = False,
     json: Json = False,
 ) -> None:
-    """Train every family on your data with one budget, score all on the same bytes, and say which to pick.
+    """Train several families with the same budget, score them on the same held-out data, and recommend one.
 
-    Each family is trained in a process of its own with sizes chosen for the budget. The best mixture of them is fitted
-    too, on text that is used for nothing else. The table is printed, and DIR/report.html shows the rest: learning
-    curves, quality against speed, what each family is good at. Ctrl-C stops, --resume goes on. For example
+    Each family is trained in its own process, at a size chosen for the budget. A mixture of the best families is
+    fitted as well, on data that is not used for the metrics. The command prints a table of bits per byte with 95 %
+    confidence intervals, size, speed and memory. DIR/report.html adds learning curves, quality against decoding speed,
+    where the models differ, and samples. Ctrl-C stops the comparison; --resume continues it. For example
 
         chainrule compare --data my.txt --minutes 10 --out comparison
     """
-    from chainrule.cli.watching import Lines
+    from chainrule.cli.progress import ComparisonProgress
+    from chainrule.comparison.compare import budget_curve as run_curve
     from chainrule.comparison.compare import compare as run_comparison
-    from chainrule.comparison.curve import budget_curve as run_curve
     from chainrule.errors import ConfigError
 
     if budget_curve and tokens is not None:
-        raise ConfigError("--budget-curve goes over minutes; leave --tokens out")
+        raise ConfigError("--budget-curve varies --minutes; leave --tokens out")
     settings: dict[str, Any] = {
         "out": out,
         "families": None if families is None else [name.strip() for name in families.split(",") if name.strip()],
@@ -99,13 +111,13 @@ def compare(
         "resume": resume,
     }
     try:
-        with Lines(errors) as watcher:
+        with ComparisonProgress(errors) as listener:
             if budget_curve:
-                curve = run_curve(data, watcher=watcher, **settings)
+                curve = run_curve(data, listener=listener, **settings)
             else:
-                results = run_comparison(data, tokens=tokens, watcher=watcher, **settings)
+                results = run_comparison(data, tokens=tokens, listener=listener, **settings)
     except KeyboardInterrupt:
-        errors.print("stopped; what is done is kept, and the same command with --resume goes on")
+        errors.print("stopped; finished work is saved, and the same command with --resume continues")
         return
     if budget_curve:
         if json:
@@ -121,17 +133,26 @@ def compare(
 
 
 def _command() -> str:
-    return shlex.join(["chainrule", *(word for word in sys.argv[1:] if word != "--resume")])
+    return shlex.join(["chainrule", *(argument for argument in sys.argv[1:] if argument != "--resume")])
 
 
-def show(results: Results, out: Path) -> None:
-    """The table, what failed, the sentence, and where the report is."""
+def show(results: ComparisonResults, out: Path) -> None:
+    """Print the table, failures, the recommendation and the path of the report."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # 80 columns hold it
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits into 80 columns
     table.add_column("model", no_wrap=True)
-    quality = "perplexity" if results.values is None else "nats/image"
-    columns = ("size", f"bits/{results.unit}", "95 %", quality, "trained\ntokens/s", "written\ntokens/s", "memory\nMB")
+    size = results.tokens_per_image
+    quality = "perplexity" if size is None else "nats/image"
+    columns = (
+        "size",
+        f"bits/{results.unit}",
+        "95 %",
+        quality,
+        "training\ntokens/s",
+        "decoding\ntokens/s",
+        "memory\nMB",
+    )
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in results.rows:
@@ -141,7 +162,7 @@ def show(results: Results, out: Path) -> None:
             f"{row.parameters / 1e6:.2f}M",
             f"{row.bits_per_byte:.4f}",
             f"{low:.3f}–{high:.3f}",
-            f"{row.nats_per_token * results.values if results.values else row.perplexity:,.2f}",
+            f"{row.nats_per_token * size if size else row.perplexity:,.2f}",
             f"{row.train_tokens_per_second:,.0f}",
             f"{row.decode_tokens_per_second:,.0f}",
             f"{row.memory_bytes / 1e6:,.0f}",

@@ -1,4 +1,4 @@
-"""`chainrule frontier`: what each way of decoding gives for the time it takes."""
+"""`chainrule frontier`: quality against speed of every decoding method of some runs."""
 
 from __future__ import annotations
 
@@ -25,77 +25,91 @@ from chainrule.cli.options import (
 from chainrule.errors import ConfigError
 
 if TYPE_CHECKING:
-    from chainrule.frontier.results import Results, Row, Speed
-    from chainrule.frontier.task import Task
+    from chainrule.frontier.results import FrontierResults, FrontierRow, Speed
+    from chainrule.frontier.workload import Workload
 
 
 def frontier(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Folders of runs with one task.", show_default=False)
+        list[Path], typer.Argument(metavar="RUN", help="Run folders, all of the same task.", show_default=False)
     ],
     out: Annotated[
-        Path, typer.Option(help="Folder for results.json and report.html; it may hold a beginning.", show_default=False)
+        Path,
+        typer.Option(help="Output folder: results.json, report.html. An interrupted one resumes.", show_default=False),
     ],
     source: Annotated[
-        Path | None, typer.Option(help="Runs that translate: the file of sentences.", show_default=False)
+        Path | None, typer.Option(help="Translation runs: file of source sentences.", show_default=False)
     ] = None,
     references: Annotated[
-        Path | None, typer.Option(help="... and the file of their right translations.", show_default=False)
+        Path | None, typer.Option(help="Translation runs: file of reference translations.", show_default=False)
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Runs that write text: a text they have not seen, for prompts.", show_default=False),
+        typer.Option(help="Text runs: held-out text, for prompts and bits per byte.", show_default=False),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="Only the first sentences; or how many prompts, by default 32.", show_default=False),
+        typer.Option(
+            min=1,
+            help="Translation runs: use the first N sentences. Text runs: number of prompts (default 32).",
+            show_default=False,
+        ),
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, help="Width of the beam search; 1 leaves it out.")] = 5,
-    passes: Annotated[str, typer.Option(help="Numbers of passes, of models that have passes.")] = "1,2,4,10",
+    beam: Annotated[int, typer.Option(min=1, help="Beam width; 1 leaves beam search out.")] = 5,
+    passes: Annotated[str, typer.Option(help="Numbers of refinement passes of nonautoregressive runs.")] = "1,2,4,10",
     draft: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Let this smaller run guess ahead, too.", show_default=False),
+        typer.Option(
+            metavar="RUN",
+            help="Measure speculative decoding with this smaller run as the draft too.",
+            show_default=False,
+        ),
     ] = None,
-    batches: Annotated[str, typer.Option(help="How many sentences or texts are decoded at once.")] = "1,16",
-    seconds: Annotated[float, typer.Option(help="Time for each point, on average; more is surer.")] = 10.0,
+    batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,16",
+    seconds: Annotated[
+        float, typer.Option(help="Average measuring time per method and batch size; more gives narrower intervals.")
+    ] = 10.0,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Measure quality against speed for every way of decoding that the runs have, and draw it.
+    """Measure quality against speed for every decoding method that the runs support.
 
-    Runs that translate are compared on a file with references: greedy and beam search, drafts of a hybrid by its own
-    plan, the passes of a nonautoregressive run, every k-th token first. Quality is BLEU and chrF. For example
+    Translation runs are measured on a file with references: greedy and beam search, speculative decoding, the passes
+    of a nonautoregressive run, the fixed schedule of a hybrid_regressive run. Quality is BLEU and chrF. For example
 
         chainrule frontier runs/transformer runs/hybrid runs/nar --source test.en --references test.de --out frontier
 
-    Runs that write text are compared on prompts from a text: greedy and sampled, plain and with drafts, whose text must
-    be the same, token by token.
+    Text runs are measured on prompts from a held-out text: greedy decoding and sampling, with and without drafts, whose
+    output must be the same, token by token. For example
 
         chainrule frontier runs/gpt --data held-out.txt --draft runs/small --out frontier
 
-    All ways take turns on the same sentences, so that a busy machine disturbs all alike; the figures are medians, and
-    ratios are against the first way of the first run. The table is printed, and DIR/report.html draws it. A point that
-    fails says why, and the others go on. Ctrl-C stops, and the same command goes on.
+    All methods take turns on the same items, so that other load on the machine affects all of them alike; speeds are
+    medians, speed-ups are relative to the first method of the first run. The command prints a table, and
+    DIR/report.html has charts of the Pareto frontier. A failed measurement is listed with its reason. Ctrl-C stops;
+    the same command continues.
     """
-    from chainrule.frontier.explore import explore
+    from chainrule.frontier.measure import measure_frontier
 
-    asked: dict[str, Any] = {"limit": limit, "device": device, "threads": threads, "draft": draft}
+    common: dict[str, Any] = {"limit": limit, "device": device, "threads": threads, "draft": draft}
     if data is not None:
         if source is not None or references is not None:
-            raise ConfigError("--data is for runs that write text, --source and --references for those that translate")
-        task = _writing(runs, data, **asked)
+            raise ConfigError("--data is for text runs, --source and --references for translation runs; give one kind")
+        workload = _generation(runs, data, **common)
     else:
         if source is None or references is None:
-            raise ConfigError("give runs that translate --source and --references, or runs that write text --data")
+            raise ConfigError("give --source and --references for translation runs, or --data for text runs")
         numbers = _numbers("--passes", passes)
-        task = _translating(runs, source, references, beam=beam, passes=numbers, **asked)
+        workload = _translation(runs, source, references, beam=beam, passes=numbers, **common)
     sizes = _numbers("--batches", batches)
     try:
-        with _bar() as tell:
-            results = explore(task, out=out, batches=sizes, seconds=seconds, command=_command(), tell=tell)
+        with _progress_bar() as progress:
+            results = measure_frontier(
+                workload, out=out, batches=sizes, seconds=seconds, command=_command(), progress=progress
+            )
     except KeyboardInterrupt:
-        errors.print("stopped; what is done is kept, and the same command goes on", highlight=False)
+        errors.print("stopped; finished measurements are saved, and the same command continues", highlight=False)
         return
     if json:
         print_json(results.model_dump(mode="json"))
@@ -103,7 +117,7 @@ def frontier(
         show(results, out)
 
 
-def _translating(
+def _translation(
     runs: list[Path],
     source: Path,
     references: Path,
@@ -113,10 +127,10 @@ def _translating(
     limit: int | None,
     draft: Path | None,
     **how: Any,
-) -> Task:
-    from chainrule.frontier.translating import Translating
+) -> Workload:
+    from chainrule.frontier.translation import TranslationWorkload
 
-    return Translating(
+    return TranslationWorkload(
         [open_translator(run, **how) for run in runs],
         read_lines(source),
         read_lines(references),
@@ -127,18 +141,18 @@ def _translating(
     )
 
 
-def _writing(runs: list[Path], data: str, *, limit: int | None, draft: Path | None, **how: Any) -> Task:
-    from chainrule.frontier.writing import Writing
+def _generation(runs: list[Path], data: str, *, limit: int | None, draft: Path | None, **how: Any) -> Workload:
+    from chainrule.frontier.generation import GenerationWorkload
 
     opened = [open_writer(run, **how) for run in runs]
-    return Writing(opened, data, draft=None if draft is None else open_writer(draft, **how), limit=limit)
+    return GenerationWorkload(opened, data, draft=None if draft is None else open_writer(draft, **how), limit=limit)
 
 
 def _numbers(option: str, text: str) -> list[int]:
-    """1,2,4 as a list."""
+    """A comma-separated list of positive numbers."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise ConfigError(f"{option} takes numbers from 1 on, as in 1,2,4; got {text!r}")
+        raise ConfigError(f"{option} takes positive numbers, such as 1,2,4 (got {text!r})")
     return [int(part) for part in dict.fromkeys(parts)]
 
 
@@ -147,26 +161,26 @@ def _command() -> str:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[str, float], None]]:
-    """A progress bar on stderr that leaves no trace."""
+def _progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A transient progress bar on stderr."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     columns = (BarColumn(24), TaskProgressColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("", total=1.0)
-        yield lambda what, share: bar.update(task, completed=share, description=what)
+        yield lambda what, fraction: bar.update(task, completed=fraction, description=what)
 
 
-def show(results: Results, out: Path) -> None:
-    """A table for each batch size, what failed, what it comes to, and where the report is."""
+def show(results: FrontierResults, out: Path) -> None:
+    """Print a table for each batch size, failures, findings and the path of the report."""
     from rich.markup import escape
 
-    from chainrule.frontier.words import gathered
+    from chainrule.frontier.results import failures_by_reason
 
-    measures = list(dict.fromkeys(name for row in results.rows for name in row.quality))
+    metrics = list(dict.fromkeys(name for row in results.rows for name in row.quality))
     for batch in results.batches:
-        _show_batch(results, batch, measures)
-    for names, reason in gathered(results.failures):
+        _show_batch(results, batch, metrics)
+    for names, reason in failures_by_reason(results.failures):
         output.print(f"[red]{escape(names)}[/red] failed: {escape(reason)}", highlight=False, soft_wrap=True)
     for name, text in results.protocol.items():
         if name.endswith("signature"):
@@ -176,38 +190,40 @@ def show(results: Results, out: Path) -> None:
     output.print(f"\n[green]{escape(str(out / 'report.html'))}[/green]", highlight=False, soft_wrap=True)
 
 
-def _show_batch(results: Results, batch: int, measures: list[str]) -> None:
+def _show_batch(results: FrontierResults, batch: int, metrics: list[str]) -> None:
     from rich.table import Table
 
     threads = f"{results.threads} thread{'s' if results.threads > 1 else ''}"
-    title = f"batch {batch}, {threads}; ×: times as fast as {results.baseline}"
+    title = f"batch size {batch}, {threads}; ×: speed-up over {results.baseline}"
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left", title_style="bold")
-    table.add_column("way", overflow="fold")
-    checked = any(row.same_as is not None for row in results.rows)
-    for name in (*measures, f"{results.item}s/s", "middle half", "tokens/s", "×"):
+    table.add_column("method", overflow="fold")
+    checked = any(row.same_output_as is not None for row in results.rows)
+    for name in (*metrics, f"{results.item}s/s", "quartiles", "tokens/s", "×"):
         table.add_column(name, justify="right", no_wrap=True)
     if checked:
-        table.add_column("the same text")
+        table.add_column("same output")
     for row in results.rows:
         if (speed := row.speed(batch)) is not None:
-            table.add_row(*_cells(results, row, speed, measures, checked=checked))
+            table.add_row(*_cells(results, row, speed, metrics, checked=checked))
     output.print(table)
     output.print()
 
 
-def _cells(results: Results, row: Row, speed: Speed, measures: list[str], *, checked: bool) -> Iterator[str]:
+def _cells(
+    results: FrontierResults, row: FrontierRow, speed: Speed, metrics: list[str], *, checked: bool
+) -> Iterator[str]:
     from rich.markup import escape
 
-    from chainrule.frontier.words import quality, verdict
-    from chainrule.reports.figures import count, digits
+    from chainrule.frontier.results import format_quality, output_check
+    from chainrule.reports.formatting import count, digits
 
     yield escape(row.name)
-    for measure in measures:
-        yield quality(row.quality[measure], measure) if measure in row.quality else "–"
+    for metric in metrics:
+        yield format_quality(row.quality[metric], metric) if metric in row.quality else "–"
     low, high = speed.interval
     yield digits(speed.items_per_second)
     yield f"{digits(low)}–{digits(high)}"
     yield count(speed.tokens_per_second)
-    yield "–" if speed.times is None else f"{speed.times:.2f}"
+    yield "–" if speed.speedup is None else f"{speed.speedup:.2f}"
     if checked:
-        yield verdict(row.model_copy(update={"speeds": [speed]}), results.item)
+        yield output_check(row.model_copy(update={"speeds": [speed]}), results.item)

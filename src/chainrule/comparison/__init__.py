@@ -1,1 +1,1 @@
-"""Which family is best for this data and this budget? Train each, score all on the same bytes, say which to pick."""
+"""Train several families under one budget, score all of them on the same held-out data, and recommend one."""

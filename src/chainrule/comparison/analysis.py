@@ -1,7 +1,7 @@
-"""How sure the figures are, and where the models differ: pure functions on the surprisal of every token.
+"""Confidence intervals, where the models differ, and which to pick: pure functions of per-token surprisals.
 
-All models are scored on the same tokens, so their surprisals line up, and differences are taken token by token. Shape
-letters: N tokens of the held-out text.
+All models are scored on the same tokens, so their surprisals are compared token by token. Shape letters: N tokens of
+the held-out text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from chainrule.comparison.results import Analysis, Bucket, Excerpt
+from chainrule.comparison.results import Analysis, ComparisonRow, Excerpt, TokenBucket
 from chainrule.errors import DataError
 from chainrule.tokenizers.base import Tokenizer
 
@@ -26,16 +26,17 @@ Surprisals: TypeAlias = Mapping[str, Nats]
 """Row name -> surprisal of every token."""
 
 BLOCKS = 200
-SHORTEST_BLOCK = 64  # tokens: a few words of characters, a few sentences of words
+MIN_BLOCK = 64  # tokens: several words if tokens are characters, a few sentences if they are words
 RESAMPLES = 2000
 
 POSITIONS = tuple(step * 10**power for power in range(1, 12) for step in (1, 3))
-LEAST = 100  # tokens in a bucket by position; fewer say nothing
-TOKENS_AT_ONCE = 1 << 20
+MIN_BUCKET = 100  # tokens in a bucket by position
+CHUNK_TOKENS = 1 << 20
 
-CHARACTERS = 240  # in an excerpt
-LEADING = 3  # models whose differences are looked for
-END = "∎\n"  # the end of a document, as an excerpt shows it
+EXCERPT_CHARACTERS = 240
+LEADING = 3  # number of models that are compared pair by pair
+END = "∎\n"  # the end of a document, as displayed in an excerpt
+MIN_SAVING = 0.005  # fraction of the bits that a mixture must save to be recommended
 
 _IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"\s+|[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+(?:['’][^\W{_IDEOGRAPHS}]+)*|[^\w\s]")
@@ -44,19 +45,19 @@ _WORD = re.compile(rf"\s+|[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+(?:['’][^\W{_IDEO
 def interval(
     nats: Nats, text_bytes: int, *, blocks: int = BLOCKS, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """The 95 % interval of bits per byte: what another text of the same kind and length might give.
+    """The 95 % confidence interval of bits per byte over texts of the same kind and length.
 
-    The circular block bootstrap (Politis and Romano, 1992): texts of the same length are put together from blocks
-    drawn anywhere in this one, and their scores ranked. Neighbouring tokens depend on each other, which drawing
-    single tokens would ignore; the blocks are long enough to keep most of that dependence inside.
+    The circular block bootstrap (Politis and Romano, 1992): texts of the same length are resampled from blocks of this
+    one, and the quantiles of their scores taken. Neighbouring tokens are dependent, which resampling single tokens
+    would ignore; the blocks are long enough to contain most of that dependence.
     """
     count = len(nats)
     if not count:
-        raise DataError("there is no interval of nothing: the held-out text has no tokens; give a longer one")
-    length = min(max(math.ceil(count / blocks), SHORTEST_BLOCK), max(1, count // 10))
+        raise DataError("the held-out text has no tokens; give a longer text")
+    length = min(max(math.ceil(count / blocks), MIN_BLOCK), max(1, count // 10))
     drawn = max(1, round(count / length))
     wrapped = np.concatenate([[0.0], np.cumsum(np.concatenate([nats, nats[:length]]), dtype=np.float64)])
-    block_sums = wrapped[length : length + count] - wrapped[:count]  # (N,) of the block that starts at each token
+    block_sums = wrapped[length : length + count] - wrapped[:count]  # (N,) sum of the block that starts at each token
     starts = np.random.default_rng(seed).integers(count, size=(resamples, drawn))
     means = block_sums[starts].mean(1) / length  # nats per token
     low, high = np.quantile(means, (0.025, 0.975)) * count / math.log(2) / text_bytes
@@ -66,10 +67,10 @@ def interval(
 def paired_difference(
     first: Nats, second: Nats, text_bytes: int, *, blocks: int = BLOCKS, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """The 95 % interval of bits per byte of the first model minus those of the second, on the same tokens.
+    """The 95 % confidence interval of the difference in bits per byte, first model minus second, on the same tokens.
 
-    Hard passages are hard for both, so this is far narrower than two intervals side by side. Below zero as a whole:
-    the first model is better, and not by the luck of the text.
+    A paired comparison: difficult passages are difficult for both models, so this interval is far narrower than the
+    two separate ones. If it lies below zero, the first model is significantly better.
     """
     return interval(first - second, text_bytes, blocks=blocks, resamples=resamples, seed=seed)
 
@@ -85,9 +86,9 @@ def analyse(
 ) -> Analysis:
     """Where the models differ.
 
-    `surprisals` come best first, and the first three are compared pair by pair unless `leading` names others.
-    `word_counts` are those of the training text, by `count_words`. `offsets` say where documents start; None: one
-    stream.
+    `surprisals` are ordered best model first; the first three are compared pair by pair unless `leading` names others.
+    `word_counts` are those of the training text, by `count_words`. `offsets` are the starts of the documents; None for
+    one stream.
     """
     words = _Words.of(tokens, tokenizer)
     leading = list(surprisals)[:LEADING] if leading is None else leading
@@ -99,24 +100,24 @@ def analyse(
 
 
 def count_words(tokens: Integers, tokenizer: Tokenizer) -> Counter[str]:
-    """How often each word stands in a text; the few that cross a border of the pieces read are counted in halves."""
+    """Word counts of a text, read in chunks; the few words that cross a chunk boundary are counted in two parts."""
     counts: Counter[str] = Counter()
-    for first in range(0, len(tokens), TOKENS_AT_ONCE):
-        counts.update(_Words.of(tokens[first : first + TOKENS_AT_ONCE], tokenizer).words)
+    for first in range(0, len(tokens), CHUNK_TOKENS):
+        counts.update(_Words.of(tokens[first : first + CHUNK_TOKENS], tokenizer).words)
     del counts[""]
     return counts
 
 
 class _Words(NamedTuple):
-    """A text cut where both a word and a token end, so that every token belongs to one word.
+    """A text split where both a word and a token end, so that every token belongs to one word.
 
-    Of a character tokenizer these are words and punctuation marks, ideographs one by one; of a tokenizer whose tokens
-    are longer, whatever it keeps in one piece: `king,` by white space, 长安 by jieba.
+    With a character tokenizer these are words, punctuation marks and single ideographs; with longer tokens, units that
+    the tokenizer keeps together: `king,` by white space, 长安 by jieba.
     """
 
-    pieces: list[str]  # one a token, as it is shown
+    pieces: list[str]  # one per token, as displayed
     words: list[str]  # "" for white space and the ends of documents
-    word_of: npt.NDArray[np.int64]  # (N,) which word a token belongs to
+    word_of: npt.NDArray[np.int64]  # (N,) index of the word that a token belongs to
     begins: npt.NDArray[np.bool_]  # (N,) whether a token is the first of its word
 
     @classmethod
@@ -138,16 +139,16 @@ class _Words(NamedTuple):
         return cls(pieces, words, word_of, np.diff(word_of, prepend=-1) > 0)
 
 
-def by_position(surprisals: Surprisals, count: int, offsets: Integers | None) -> list[Bucket]:
-    """By how many tokens came before; `offsets` say where documents start, None is one stream."""
+def by_position(surprisals: Surprisals, count: int, offsets: Integers | None) -> list[TokenBucket]:
+    """Buckets by the number of preceding tokens; `offsets` are the starts of the documents, None for one stream."""
     positions = np.arange(count)
     if offsets is not None:
         positions -= offsets[np.searchsorted(offsets, positions, side="right") - 1]
     edges = [0]
     for edge in (edge for edge in POSITIONS if edge <= positions.max()):
-        if np.count_nonzero((positions >= edges[-1]) & (positions < edge)) >= LEAST:
+        if np.count_nonzero((positions >= edges[-1]) & (positions < edge)) >= MIN_BUCKET:
             edges.append(edge)
-    if len(edges) > 1 and np.count_nonzero(positions >= edges[-1]) < LEAST:
+    if len(edges) > 1 and np.count_nonzero(positions >= edges[-1]) < MIN_BUCKET:
         edges.pop()
     labels = [_range(low, high) for low, high in itertools.pairwise(edges)] + [f"{_short(edges[-1])} on"]
     return _buckets(surprisals, np.searchsorted(edges, positions, side="right") - 1, labels)
@@ -155,25 +156,25 @@ def by_position(surprisals: Surprisals, count: int, offsets: Integers | None) ->
 
 def _by_frequency(
     surprisals: Surprisals, words: _Words, word_counts: Mapping[str, int], unknown: npt.NDArray[np.bool_]
-) -> list[Bucket]:
+) -> list[TokenBucket]:
     digits = np.array([len(str(word_counts[word])) if word in word_counts else 0 for word in words.words])
     most = int(digits.max())
     labels = ["unseen", *(_range(10**power, 10 ** (power + 1)) for power in range(most))]
-    labels += ["white space", "not in the vocabulary"]
+    labels += ["white space", "out of vocabulary"]
     white = np.array([not word for word in words.words])
     codes = np.where(white, most + 1, digits)[words.word_of]
     return _buckets(surprisals, np.where(unknown, most + 2, codes), labels)
 
 
-def _buckets(surprisals: Surprisals, codes: npt.NDArray[np.int64], labels: Sequence[str]) -> list[Bucket]:
-    """The mean surprisal of the tokens that share a code; codes that no token has are left out."""
+def _buckets(surprisals: Surprisals, codes: npt.NDArray[np.int64], labels: Sequence[str]) -> list[TokenBucket]:
+    """The mean surprisal of the tokens with each code; codes without tokens are left out."""
     counts = np.bincount(codes, minlength=len(labels))
     means = {
         name: np.bincount(codes, weights=nats, minlength=len(labels)) / np.maximum(counts, 1) / math.log(2)
         for name, nats in surprisals.items()
     }
     return [
-        Bucket(
+        TokenBucket(
             label=labels[code],
             tokens=int(counts[code]),
             bits_per_token={name: round(float(mean[code]), 4) for name, mean in means.items()},
@@ -183,7 +184,7 @@ def _buckets(surprisals: Surprisals, codes: npt.NDArray[np.int64], labels: Seque
 
 
 def _range(low: int, high: int) -> str:
-    """From `low` up to but without `high`."""
+    """Label of the half-open range [low, high)."""
     return f"{low}–{high - 1}" if high <= 1000 else f"{_short(low)}–{_short(high)}"
 
 
@@ -195,12 +196,12 @@ def _short(number: int) -> str:
 
 
 def _excerpts(surprisals: Surprisals, words: _Words, leading: Sequence[str]) -> list[Excerpt]:
-    """The start of the text, then for every pair of models the passage that each wins most on; none twice."""
+    """The start of the text, then for every pair of models the excerpts with each one's largest gain; no overlaps."""
     count = len(words.pieces)
     characters = sum(map(len, words.pieces))
-    width = min(count, max(1, round(CHARACTERS * count / max(1, characters))))
+    width = min(count, max(1, round(EXCERPT_CHARACTERS * count / max(1, characters))))
     free = np.ones(count, dtype=np.bool_)
-    found = [_excerpt("How the held-out text starts", surprisals, words, 0, _word_end(words, width))]
+    found = [_excerpt("Start of the held-out text", surprisals, words, 0, _word_end(words, width))]
     free[:width] = False
     pairs = itertools.chain.from_iterable((pair, pair[::-1]) for pair in itertools.combinations(leading, 2))
     for winner, loser in pairs:
@@ -211,33 +212,33 @@ def _excerpts(surprisals: Surprisals, words: _Words, leading: Sequence[str]) -> 
             continue
         begin, end = _word_start(words, first), _word_end(words, first + width)
         free[begin:end] = False
-        found.append(_excerpt(f"{winner} wins most over {loser} here", surprisals, words, begin, end))
+        found.append(_excerpt(f"Largest gain of {winner} over {loser}", surprisals, words, begin, end))
     return found
 
 
 def _sliding_sums(values: npt.NDArray[Any], width: int) -> npt.NDArray[np.float64]:
-    """(N − width + 1,) the sum of `width` neighbours from each place on."""
+    """(N − width + 1,) sums of `width` consecutive values."""
     totals = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     sums: npt.NDArray[np.float64] = totals[width:] - totals[:-width]
     return sums
 
 
-def _word_start(words: _Words, place: int) -> int:
-    """The first token of the word that the place lies in or, if that is white space, of the word before."""
-    while place > 0 and not (words.begins[place] and words.words[words.word_of[place]]):
-        place -= 1
-    return place
+def _word_start(words: _Words, index: int) -> int:
+    """First token of the word that contains the token at `index`; for white space, of the preceding word."""
+    while index > 0 and not (words.begins[index] and words.words[words.word_of[index]]):
+        index -= 1
+    return index
 
 
-def _word_end(words: _Words, place: int) -> int:
-    """Just past the last token of the word that ends at the place or after it."""
-    while place < len(words.pieces) and not words.begins[place]:
-        place += 1
-    return place
+def _word_end(words: _Words, index: int) -> int:
+    """Index after the last token of the word that ends at `index` or later."""
+    while index < len(words.pieces) and not words.begins[index]:
+        index += 1
+    return index
 
 
 def _excerpt(title: str, surprisals: Surprisals, words: _Words, begin: int, end: int) -> Excerpt:
-    """A passage for display: a token that shows nothing, such as the first byte of a character, joins the next one."""
+    """An excerpt for display: an invisible token, such as the first byte of a character, is merged with the next."""
     shown = np.array([piece != "" for piece in words.pieces[begin:end]])
     firsts = np.flatnonzero(np.concatenate([[True], shown[:-1]]))
     pieces = ["".join(group) for group in np.split(np.array(words.pieces[begin:end], dtype=object), firsts[1:])]
@@ -246,3 +247,43 @@ def _excerpt(title: str, surprisals: Surprisals, words: _Words, begin: int, end:
         for name, nats in surprisals.items()
     }
     return Excerpt(title=title, tokens=pieces, bits=bits)
+
+
+def recommend(rows: Sequence[ComparisonRow], nats: Surprisals, text_bytes: int, *, unit: str = "byte") -> str:
+    """A sentence that names the model to pick, its advantage and its cost. `rows` are ordered best first."""
+
+    def tied(first: ComparisonRow, second: ComparisonRow) -> bool:
+        """Whether the difference between two models is not significant on this text."""
+        low, high = paired_difference(nats[first.name], nats[second.name], text_bytes)
+        return low <= 0 <= high
+
+    families = [row for row in rows if row.kind == "family"]
+    leader = families[0]
+    ties = [row for row in families[1:] if tied(leader, row)]
+    pick = max([leader, *ties], key=lambda row: row.decode_tokens_per_second)
+    best = rows[0]
+    if best.kind == "mixture":
+        saved = 1 - best.bits_per_byte / leader.bits_per_byte
+        if saved >= MIN_SAVING and not tied(best, leader):
+            speedup = pick.decode_tokens_per_second / best.decode_tokens_per_second
+            cost = pick.bits_per_byte / best.bits_per_byte - 1
+            return (
+                f"Pick the mixture of {_listed(list(best.parts))}: {best.bits_per_byte:.3f} bits/{unit}, "
+                f"{saved:.1%} fewer than {leader.name}, the best single family. "
+                f"If speed matters, pick {pick.name}: it decodes {speedup:.2g} times as fast at {cost:.1%} more bits."
+            )
+    others = [row for row in families if row not in (pick, *ties, leader)]
+    sentence = f"Pick {pick.name}: {pick.bits_per_byte:.3f} bits/{unit}"
+    if ties:
+        rivals = [row.name for row in [leader, *ties] if row is not pick]
+        sentence += f", not significantly different from {_listed(rivals)} and the fastest of them to decode"
+    if others:
+        fewer = 1 - pick.bits_per_byte / others[0].bits_per_byte
+        sentence += f", {fewer:.1%} fewer than {others[0].name}, the next best"
+    if best.kind == "mixture":
+        sentence += "; a mixture with other families saves too little to be worth it"
+    return sentence + "."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

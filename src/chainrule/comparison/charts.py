@@ -1,4 +1,4 @@
-"""The charts of a comparison: what is drawn where (see `reports.charts`)."""
+"""The charts of a comparison: learning curves, quality against speed, and results at several budgets."""
 
 from __future__ import annotations
 
@@ -6,20 +6,35 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from chainrule.comparison.results import BudgetCurve, Row
-from chainrule.reports import figures
-from chainrule.reports.charts import FONT, Band, Chart, Frame, Label, Line, Look, Looks, Mark, Spot, against_speed, path
+from chainrule.comparison.results import BudgetCurve, ComparisonRow
+from chainrule.reports import formatting
+from chainrule.reports.charts import (
+    FONT,
+    Band,
+    Chart,
+    ChartFrame,
+    Label,
+    Line,
+    Mark,
+    QualitySpeedPoint,
+    SeriesStyle,
+    Styles,
+    path,
+    quality_speed_chart,
+)
 from chainrule.reports.labels import CHARACTER, spread
 from chainrule.reports.scales import Scale, around, round_durations, round_numbers
 
-ROOM_FOR_NAMES = 100  # a right-hand margin of so much holds the names of lines
-BAND = 34  # height of the band that names the leaders
+LABEL_MARGIN = 100  # minimum right-hand margin that holds the labels of lines
+BAND_HEIGHT = 34  # space for the band that names the leaders
 
 
-def learning_curves(rows: Sequence[Row], look: Looks, frame: Frame, *, log: bool, unit: str = "byte") -> Chart:
-    """Bits per byte, or per another unit, of the held-out text against seconds of training.
+def learning_curves(
+    rows: Sequence[ComparisonRow], styles: Styles, frame: ChartFrame, *, log: bool, unit: str = "byte"
+) -> Chart:
+    """Bits per byte (or per `unit`) on the validation data against seconds of training.
 
-    A model that was not trained step by step is a point; a mixture, which is made of trained models, a level.
+    A model that is not trained iteratively is a single point; a mixture of trained models is a horizontal line.
     """
     rows = [row for row in rows if row.kind == "mixture" or row.seconds > 0]
     trained = [row for row in rows if row.kind == "family"]
@@ -28,42 +43,42 @@ def learning_curves(rows: Sequence[Row], look: Looks, frame: Frame, *, log: bool
     area = frame.area
     low, high = around(times, log=True, margin=0.02) if log else (0.0, max(times) * 1.02)
     x = Scale(low=low, high=high, start=area.left, end=area.right, log=log)
-    bottom, top = _heights(rows)
+    bottom, top = _y_range(rows)
     y = Scale(low=bottom, high=top, start=area.bottom, end=area.top)
     return Chart(
         frame=frame,
-        x_ticks=x.ticks(round_durations(low, high, log=log, most=frame.ticks), figures.duration),
-        y_ticks=y.ticks(round_numbers(bottom, top), figures.plain),
-        x_title="time spent training" + (", logarithmic" if log else ""),
+        x_ticks=x.ticks(round_durations(low, high, log=log, most=frame.ticks), formatting.duration),
+        y_ticks=y.ticks(round_numbers(bottom, top), formatting.plain),
+        x_title="training time" + (" (log scale)" if log else ""),
         y_title=f"bits per {unit}, lower is better",
-        lines=[_course(row, look[row.name], x, y) for row in rows],
+        lines=[_learning_line(row, styles[row.name], x, y) for row in rows],
         marks=[
             Mark(
                 row.name,
-                look[row.name],
+                styles[row.name],
                 x(row.seconds),
                 y(row.bits_per_byte),
-                f"{row.name}: {row.bits_per_byte:.3f} bits/{unit} after {figures.duration(row.seconds)}",
+                f"{row.name}: {row.bits_per_byte:.3f} bits/{unit} after {formatting.duration(row.seconds)}",
             )
             for row in trained
         ],
-        labels=_end_labels([(row.name, y(row.bits_per_byte)) for row in rows], look, frame, area.bottom),
+        labels=_end_labels([(row.name, y(row.bits_per_byte)) for row in rows], styles, frame, area.bottom),
     )
 
 
-def _course(row: Row, look: Look, x: Scale, y: Scale) -> Line:
-    """How a model came to its score, or the level of the score if it has no history."""
+def _learning_line(row: ComparisonRow, style: SeriesStyle, x: Scale, y: Scale) -> Line:
+    """The learning curve of a model, or a horizontal line at its score if it has none."""
     level = y(row.bits_per_byte)
     if row.kind == "mixture":
-        return Line(row.name, look, f"M{x.start} {level}H{x.end}", True)
+        return Line(row.name, style, f"M{x.start} {level}H{x.end}", True)
     if not row.curve:
-        return Line(row.name, look, f"M{x(row.seconds)} {level}H{x.end}", True)
+        return Line(row.name, style, f"M{x(row.seconds)} {level}H{x.end}", True)
     points = [(x(point.seconds), y(point.bits_per_byte)) for point in row.curve if point.seconds >= x.low]
-    return Line(row.name, look, path(points))
+    return Line(row.name, style, path(points))
 
 
-def _heights(rows: Sequence[Row]) -> tuple[float, float]:
-    """From the best score to somewhat above the worst: the first steps of training may leave the drawing."""
+def _y_range(rows: Sequence[ComparisonRow]) -> tuple[float, float]:
+    """From the best score to somewhat above the worst; the first training steps may lie outside."""
     final = [row.bits_per_byte for row in rows]
     reached = [point.bits_per_byte for row in rows for point in row.curve]
     best, worst = min([*final, *reached]), max(final)
@@ -71,39 +86,40 @@ def _heights(rows: Sequence[Row]) -> tuple[float, float]:
     return around([best, top], margin=0.05)
 
 
-def _end_labels(ends: Sequence[tuple[str, float]], look: Looks, frame: Frame, bottom: float) -> list[Label]:
-    """Names in the right-hand margin, moved apart; none in a narrow frame, which has a legend instead."""
-    if frame.right < ROOM_FOR_NAMES:
+def _end_labels(ends: Sequence[tuple[str, float]], styles: Styles, frame: ChartFrame, bottom: float) -> list[Label]:
+    """Labels in the right-hand margin, spread apart; none in a narrow frame, which has a legend instead."""
+    if frame.right < LABEL_MARGIN:
         return []
     edge = frame.area.right
     heights = spread([height for _, height in ends], gap=FONT * 1.35, low=frame.area.top, high=bottom)
     return [
-        Label(name, name, look[name], edge + 30, round(height, 1), f"M{edge + 4} {end}L{edge + 14} {height:.1f}h4")
+        Label(name, name, styles[name], edge + 30, round(height, 1), f"M{edge + 4} {end}L{edge + 14} {height:.1f}h4")
         for (name, end), height in zip(ends, heights, strict=True)
     ]
 
 
-def frontier(rows: Sequence[Row], look: Looks, frame: Frame, *, unit: str = "byte") -> Chart:
-    """Bits per byte against tokens decoded a second; no model beats one on the line in both."""
-    spots = [
-        Spot(
+def speed_chart(rows: Sequence[ComparisonRow], styles: Styles, frame: ChartFrame, *, unit: str = "byte") -> Chart:
+    """Bits per byte against decoding speed, with the Pareto frontier."""
+    points = [
+        QualitySpeedPoint(
             row.name,
             row.name,
-            look[row.name],
+            styles[row.name],
             row.decode_tokens_per_second,
             row.bits_per_byte,
-            f"{row.name}: {row.bits_per_byte:.3f} bits/{unit}, {figures.count(row.decode_tokens_per_second)} tokens/s",
+            f"{row.name}: {row.bits_per_byte:.3f} bits/{unit}, "
+            f"{formatting.count(row.decode_tokens_per_second)} tokens/s",
         )
         for row in rows
         if row.decode_tokens_per_second > 0
     ]
-    return against_speed(
-        spots, frame, quality=f"bits per {unit}", speed="tokens decoded a second", more_is_better=False
+    return quality_speed_chart(
+        points, frame, quality=f"bits per {unit}", speed="decoded tokens per second", higher_is_better=False
     )
 
 
-def budget_lines(curve: BudgetCurve, look: Looks, frame: Frame) -> Chart:
-    """Bits per byte against the minutes that each family was given, over a band that names the leader."""
+def budget_chart(curve: BudgetCurve, styles: Styles, frame: ChartFrame) -> Chart:
+    """Bits per byte against the budget, above a band that names the best model at each budget."""
     area = frame.area
     known = {
         name: [(minutes, bits) for minutes, bits in zip(curve.minutes, series, strict=True) if bits is not None]
@@ -113,36 +129,36 @@ def budget_lines(curve: BudgetCurve, look: Looks, frame: Frame) -> Chart:
     low, high = around(curve.minutes, log=True, margin=0.06)
     bottom, top = around([bits for series in known.values() for _, bits in series])
     x = Scale(low=low, high=high, start=area.left, end=area.right, log=True)
-    y = Scale(low=bottom, high=top, start=area.bottom - BAND, end=area.top)
+    y = Scale(low=bottom, high=top, start=area.bottom - BAND_HEIGHT, end=area.top)
     return Chart(
         frame=frame,
-        x_ticks=x.ticks(curve.minutes, lambda minutes: figures.duration(minutes * 60)),
-        y_ticks=y.ticks(round_numbers(bottom, top), figures.plain),
-        x_title="time given to each family, logarithmic",
+        x_ticks=x.ticks(curve.minutes, lambda minutes: formatting.duration(minutes * 60)),
+        y_ticks=y.ticks(round_numbers(bottom, top), formatting.plain),
+        x_title="budget of the whole comparison (log scale)",
         y_title=f"bits per {curve.unit}, lower is better",
         lines=[
-            Line(name, look[name], path([(x(minutes), y(bits)) for minutes, bits in series]))
+            Line(name, styles[name], path([(x(minutes), y(bits)) for minutes, bits in series]))
             for name, series in known.items()
         ],
         marks=[
-            Mark(name, look[name], x(minutes), y(bits), f"{name}: {bits:.3f} bits/{curve.unit} in {minutes:g} min")
+            Mark(name, styles[name], x(minutes), y(bits), f"{name}: {bits:.3f} bits/{curve.unit} in {minutes:g} min")
             for name, series in known.items()
             for minutes, bits in series
         ],
         labels=_end_labels(
-            [(name, y(series[-1][1])) for name, series in known.items()], look, frame, area.bottom - BAND
+            [(name, y(series[-1][1])) for name, series in known.items()], styles, frame, area.bottom - BAND_HEIGHT
         ),
-        bands=_leaders(curve, x, look),
+        bands=_leader_bands(curve, x, styles),
     )
 
 
-def _leaders(curve: BudgetCurve, x: Scale, look: Looks) -> list[Band]:
-    """One band for each run of budgets with the same leader, parted half-way between budgets."""
+def _leader_bands(curve: BudgetCurve, x: Scale, styles: Styles) -> list[Band]:
+    """A band for each range of budgets with the same leader; they meet half-way between budgets."""
     bands: list[Band] = []
     middles = [math.sqrt(one * two) for one, two in itertools.pairwise(curve.minutes)]
     edges = [x.start, *map(x, middles), x.end]
     for name, (begin, right) in zip(curve.leaders, itertools.pairwise(edges), strict=True):
         left = bands.pop().left if bands and bands[-1].name == name else begin
         text = name if right - left > (len(name) + 3) * CHARACTER * FONT else ""
-        bands.append(Band(name, look[name], left, right, text))
+        bands.append(Band(name, styles[name], left, right, text))
     return bands

@@ -1,11 +1,11 @@
-"""The folder of a comparison: what has been decided, what is done, and what was found.
+"""The folder of a comparison.
 
-plan.json            the families, their sizes and the budget; a comparison that goes on keeps it
+plan.json            families, model sizes and budget; a resumed comparison keeps it
 runs/NAME/           a run folder for each family and for the mixture
-legs/NAME.json       written when a family is trained and scored
-legs/NAME.log        what its process had to say
-surprisals/          nats of every held-out token under every model
-results.json         the table and all that the report draws
+jobs/NAME.json       written when a family has been trained and scored
+jobs/NAME.log        output of the job's process
+surprisals/          surprisal of every held-out token under every model, in nats
+results.json         the table and everything else that the report shows
 report.html          the report
 """
 
@@ -14,24 +14,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field, ValidationError
 
-from chainrule.comparison.plan import Plan
+from chainrule.comparison.plan import ComparisonPlan
 from chainrule.config import Settings
-from chainrule.data.corpus import Corpus
 from chainrule.errors import RunError
 from chainrule.evaluation.likelihood import Protocol, Surprisals
 from chainrule.files import whole_file, write_whole
-from chainrule.runs import SequenceRun
 
 VALIDATION, TEST = "validation", "test"
 
 
-class Finish(Settings):
-    """What a leg leaves behind, beside its run."""
+class JobResult(Settings):
+    """Cost of a finished job: the content of jobs/NAME.json."""
 
     seconds: float = Field(description="wall-clock time of training")
     tokens: int = Field(description="training tokens seen")
@@ -39,23 +36,9 @@ class Finish(Settings):
     memory_bytes: int = Field(0, description="peak resident memory of the process")
 
 
-class Splits(NamedTuple):
-    """The text of a comparison as one tokenizer encodes it."""
-
-    train: Corpus
-    held_out: dict[str, Corpus]  # validation: for stopping and for gates; test: for the figures
-
-
-def read_splits(run: SequenceRun) -> Splits:
-    """What a run was trained on and what it has not seen."""
-    found = run.splits(run.config.data)
-    assert found.test is not None
-    return Splits(found.train, {VALIDATION: found.valid, TEST: found.test})
-
-
 @dataclass(frozen=True)
 class ComparisonFolder:
-    """A comparison on disk."""
+    """Paths and files of a comparison."""
 
     path: Path
 
@@ -75,23 +58,26 @@ class ComparisonFolder:
         return self.path / "runs" / name
 
     def log_file(self, name: str) -> Path:
-        return self.path / "legs" / f"{name}.log"
+        return self.path / "jobs" / f"{name}.log"
 
-    def finish_file(self, name: str) -> Path:
-        return self.path / "legs" / f"{name}.json"
+    def job_file(self, name: str) -> Path:
+        return self.path / "jobs" / f"{name}.json"
 
-    def begin(self, plan: Plan, *, resume: bool) -> Plan:
-        """Write the plan into a new folder, or take up the one that is there."""
+    def begin(self, plan: ComparisonPlan, *, resume: bool) -> ComparisonPlan:
+        """Write the plan to a new folder, or return the plan of the comparison to resume.
+
+        Raises RunError if the folder holds anything else, or a comparison with other options.
+        """
         if self.plan_file.is_file():
             if not resume:
                 raise RunError(
-                    f"{str(self.path)!r} already holds a comparison; choose another folder, or go on with --resume"
+                    f"{str(self.path)!r} already holds a comparison; choose another folder, or resume it with --resume"
                 )
             kept = self.plan()
-            if _asked(kept) != _asked(plan):
-                differing = next(name for name, value in _asked(kept).items() if value != _asked(plan)[name])
+            if _options(kept) != _options(plan):
+                differing = next(name for name, value in _options(kept).items() if value != _options(plan)[name])
                 raise RunError(
-                    f"the comparison in {str(self.path)!r} was begun with another {differing}; "
+                    f"the comparison in {str(self.path)!r} was started with another {differing}; "
                     "repeat its command, or choose another folder"
                 )
             return kept
@@ -100,21 +86,22 @@ class ComparisonFolder:
         write_whole(self.plan_file, plan.model_dump_json(indent=2))
         return plan
 
-    def plan(self) -> Plan:
+    def plan(self) -> ComparisonPlan:
+        """Read plan.json. Raises RunError if it is missing or invalid."""
         try:
-            return Plan.model_validate_json(self.plan_file.read_text(encoding="utf-8"))
+            return ComparisonPlan.model_validate_json(self.plan_file.read_text(encoding="utf-8"))
         except (OSError, ValidationError) as error:
             reason = str(error).splitlines()[0]
-            raise RunError(f"the comparison in {str(self.path)!r} is damaged: {reason}; begin a new one") from None
+            raise RunError(f"the comparison in {str(self.path)!r} is damaged: {reason}; start a new one") from None
 
-    def finish(self, name: str) -> Finish | None:
-        """How a leg ended; None where it has not."""
-        file = self.finish_file(name)
+    def job_result(self, name: str) -> JobResult | None:
+        """The result of a job; None if it has not finished."""
+        file = self.job_file(name)
         if not file.is_file():
             return None
-        return Finish.model_validate_json(file.read_text(encoding="utf-8"))
+        return JobResult.model_validate_json(file.read_text(encoding="utf-8"))
 
-    def keep_surprisals(self, name: str, split: str, found: Surprisals) -> None:
+    def write_surprisals(self, name: str, split: str, found: Surprisals) -> None:
         with whole_file(self._surprisals(name, split)) as temporary, temporary.open("wb") as file:
             np.savez(file, nats=found.nats, hits=found.hits, protocol=found.protocol.model_dump_json())
 
@@ -127,14 +114,14 @@ class ComparisonFolder:
         return self.path / "surprisals" / f"{name}-{split}.npz"
 
 
-def _asked(plan: Plan) -> dict[str, object]:
-    """What the user has decided; sizes follow from the machine as well."""
+def _options(plan: ComparisonPlan) -> dict[str, object]:
+    """What the user chose; a resumed comparison must match it. Model sizes depend on the machine as well."""
     return {
         "data": plan.data,
         "tokenizer": plan.tokenizer,
         "seed": plan.seed,
         "number of threads": plan.threads,
         "budget": (plan.minutes, plan.tokens),
-        "choice of families": [leg.family for leg in plan.legs],
+        "choice of families": [job.family for job in plan.jobs],
         "--set": plan.overrides,
     }

@@ -1,4 +1,4 @@
-"""What a comparison will do, decided before it begins and kept in plan.json: who runs, how large, for how long."""
+"""The plan of a comparison, made before training and stored in plan.json: families, model sizes, budget per family."""
 
 from __future__ import annotations
 
@@ -11,82 +11,84 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from chainrule.comparison.subject import Subject
-from chainrule.config import DataConfig, Settings, TrainConfig
+from chainrule.comparison.task import ComparisonTask
+from chainrule.config import DataConfig, Settings, TrainConfig, apply_overrides
+from chainrule.errors import ConfigError, nearest
 from chainrule.families import build, family
-from chainrule.interface.base import NeuralModel
+from chainrule.interface.base import CountModel, NeuralModel
 
-TRAINING_SHARE = 0.7  # of the minutes of a comparison; the rest is for scoring, mixing and measuring
+TEST_FRACTION = 0.1  # of the data, for the metrics, unless the user gives a validation or test file
+VALID_FRACTION = 0.05  # of the training data, for early stopping and for fitting mixture gates
+TRAINING_FRACTION = 0.7  # of the minutes of a comparison; the rest is for scoring, mixing and measuring
 WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)
-TOKENS_A_PARAMETER = 2.0  # seen in training: fewer and the model is too large for its budget, more and too small
-EFFICIENCY = 0.45  # share of the speed of a plain matrix product that training reaches
-STEPS = 1200  # that a training should have at least
-SMALLEST_BATCH = 512  # tokens; fewer do not fill the products
-ROWS = 8  # that a batch should have at least; a context is made shorter for it
-MANY_PASSES = 4.0  # over the data, from which on a model needs dropout
-MANY_TOKENS = 1000  # in a vocabulary: words rather than characters, whose longer n-grams are seldom seen twice
+TOKENS_PER_PARAMETER = 2.0  # in training: with fewer, a model is too large for its budget; with more, too small
+EFFICIENCY = 0.45  # speed of training as a fraction of that of a plain matrix product
+MIN_STEPS = 1200
+MIN_BATCH_TOKENS = 512  # smaller batches do not use the processor well
+MIN_ROWS = 8  # in a batch; the context is shortened to reach it
+MANY_EPOCHS = 4.0  # passes over the data from which on a model needs dropout
 
 
-class Leg(Settings):
-    """One family's part."""
+class Job(Settings):
+    """The training of one family."""
 
     family: str
-    model: dict[str, Any] = Field({}, description="settings of the model")
-    train: dict[str, Any] = Field({}, description="settings of its training")
+    model: dict[str, Any] = Field({}, description="model settings")
+    train: dict[str, Any] = Field({}, description="training settings")
 
 
-class Plan(Settings):
-    """The whole comparison, before it is run."""
+class ComparisonPlan(Settings):
+    """The content of plan.json."""
 
-    format: Literal[1] = 1
-    command: str = Field(description="what reproduces it")
+    format: Literal[2] = 2
+    command: str = Field(description="command that reproduces the comparison")
     data: DataConfig
     tokenizer: str
     seed: int
-    threads: int = Field(description="of each leg")
-    jobs: int = Field(description="legs that run side by side")
-    minutes: float | None = Field(description="for the whole comparison")
-    leg_minutes: float | None = Field(description="of them, the training of each leg")
-    tokens: int | None = Field(description="or training tokens, for each leg")
-    overrides: list[str] = Field([], description="settings that the user has chosen")
-    legs: list[Leg]
+    threads: int = Field(description="threads per job")
+    workers: int = Field(description="number of jobs that run in parallel")
+    minutes: float | None = Field(description="time budget of the whole comparison")
+    job_minutes: float | None = Field(description="training time per job")
+    tokens: int | None = Field(description="training tokens per job, instead of a time budget")
+    overrides: list[str] = Field([], description="settings given by the user")
+    jobs: list[Job]
 
     @property
     def budget(self) -> str:
-        """What each leg is given, for a reader."""
+        """The budget per family, for display."""
         threads = f"{self.threads} thread" + ("s" if self.threads > 1 else "")
         if self.tokens is not None:
             return f"{self.tokens:,} training tokens each, on {threads}"
-        return f"{self.leg_minutes:.3g} minutes of training each, on {threads}, {self.jobs} at a time"
+        return f"{self.job_minutes:.3g} minutes of training each, on {threads}, {self.workers} at a time"
 
 
 def make_plan(
     names: Sequence[str],
     *,
-    subject: Subject,
+    task: ComparisonTask,
     minutes: float | None,
     tokens: int | None,
     threads: int,
     chosen: Mapping[str, Mapping[str, Any]],
     **settings: Any,
-) -> Plan:
-    """Share the time out, and choose a size for every family. What the user has `chosen` for one of them stands."""
-    runners = sum(map(is_neural, names))
-    jobs = max(1, min(runners, (os.cpu_count() or 1) // threads))
-    leg_minutes = None
+) -> ComparisonPlan:
+    """Divide the time evenly among the families and choose the size of each; settings in `chosen` take precedence."""
+    neural = sum(map(is_neural, names))
+    workers = max(1, min(neural, (os.cpu_count() or 1) // threads))
+    job_minutes = None
     if minutes is not None:
-        leg_minutes = minutes * TRAINING_SHARE / max(1, math.ceil(runners / jobs))
-    return Plan(
+        job_minutes = minutes * TRAINING_FRACTION / max(1, math.ceil(neural / workers))
+    return ComparisonPlan(
         minutes=minutes,
-        leg_minutes=leg_minutes,
+        job_minutes=job_minutes,
         tokens=tokens,
         threads=threads,
-        jobs=jobs,
-        legs=legs(
+        workers=workers,
+        jobs=make_jobs(
             names,
-            train_tokens=len(subject.train),
-            sizes=subject.sizes,
-            operations=None if leg_minutes is None else leg_minutes * 60 * speed(threads),
+            train_tokens=len(task.train),
+            model_settings=task.model_settings,
+            operations=None if job_minutes is None else job_minutes * 60 * operations_per_second(threads),
             tokens=tokens,
             chosen=chosen,
         ),
@@ -94,31 +96,73 @@ def make_plan(
     )
 
 
+def split_config(
+    data: str, valid: str | None, test: str | None, test_fraction: float | None, settings: Mapping[str, Any]
+) -> DataConfig:
+    """The data settings that define the training, validation and test splits; see `compare`."""
+    if "-" in (data, valid, test):
+        raise ConfigError(
+            "a comparison reads its data in several processes, standard input only once; save it to a file"
+        )
+    # Validation text is cut from the start: the text just before the test text is most like it, so models train on it.
+    values: dict[str, Any] = {"train": data, "valid_fraction": VALID_FRACTION, "valid_at": "start", **settings}
+    if test is not None:
+        values |= {"test": test, **({} if valid is None else {"valid": valid})}
+    elif valid is not None:
+        values["test"] = valid
+    else:
+        values["test_fraction"] = test_fraction or TEST_FRACTION
+    return DataConfig.parse(values, where="data")
+
+
+def chosen_settings(overrides: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The user's `--set` values by family, and for the data under "data"."""
+    values = apply_overrides({}, overrides)
+    for name, table in values.items():
+        if name not in (*names, "data"):
+            raise ConfigError(
+                f"--set {name}.…: {nearest(name, (*names, 'data'))}; for example --set gpt.model.width=192"
+            )
+        if not isinstance(table, dict) or (name != "data" and not set(table) <= {"model", "train"}):
+            raise ConfigError(f"--set {name}.… takes {name}.model.KEY=VALUE or {name}.train.KEY=VALUE")
+    return values
+
+
+def chosen_families(requested: Sequence[str] | None, task: type[ComparisonTask]) -> list[str]:
+    """The families to compare, in the order of the registry. Raises ConfigError for a name that does not apply."""
+    known = task.families()
+    for name in requested or ():
+        if name not in known:
+            raise ConfigError(f"unknown family {name!r}; {nearest(name, known)}")
+    wanted = task.default_families() if requested is None else requested
+    return [name for name in known if name in wanted]
+
+
 def is_neural(name: str) -> bool:
-    """Whether a family is trained by gradients, so that a budget means something to it."""
+    """Whether a family is trained by gradients, so that a budget applies to it."""
     return issubclass(family(name), NeuralModel)
 
 
-def width_for(name: str, sizes: Mapping[str, Any], operations: float) -> int:
+def width_for(name: str, model_settings: Mapping[str, Any], operations: float) -> int:
     """The width of a family that suits a budget of floating-point operations.
 
-    A model of P parameters takes about 6 P operations for each token of training. The best size for a budget is near
-    the one at which it sees a few tokens for each of its parameters (Hoffmann et al., 2022, find some twenty for large
-    corpora read once; small ones, read several times by models that learn fast, want fewer).
+    A model of P parameters takes about 6 P operations per training token. The best size for a budget is near the one
+    at which it sees a few tokens per parameter (Hoffmann et al., 2022, find about twenty for large corpora and one
+    epoch; small corpora with several epochs need fewer).
     """
-    wanted = math.sqrt(operations / 6 / TOKENS_A_PARAMETER)
-    return min(WIDTHS, key=lambda width: abs(math.log(weights(name, sizes, width) / wanted)))
+    wanted = math.sqrt(operations / 6 / TOKENS_PER_PARAMETER)
+    return min(WIDTHS, key=lambda width: abs(math.log(parameter_count(name, model_settings, width) / wanted)))
 
 
-def weights(name: str, sizes: Mapping[str, Any], width: int) -> int:
-    """Parameters of a family at a width, counted without making them; `sizes` follow from the data."""
+def parameter_count(name: str, model_settings: Mapping[str, Any], width: int) -> int:
+    """Number of parameters of a family at a width, computed without allocating them."""
     with torch.device("meta"):
-        model = build(name, {**sizes, "width": width})
+        model = build(name, {**model_settings, "width": width})
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def speed(threads: int, seconds: float = 0.3) -> float:
-    """Operations a second that training may count on: a share of what a matrix product reaches on this machine."""
+def operations_per_second(threads: int, seconds: float = 0.3) -> float:
+    """Floating-point operations per second expected in training: a fraction of the speed of a matrix product."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -133,62 +177,62 @@ def speed(threads: int, seconds: float = 0.3) -> float:
         torch.set_num_threads(before)
 
 
-def dropout(passes: float) -> float:
-    """More passes over the same text want more of it."""
-    if passes < MANY_PASSES:
+def dropout_for(epochs: float) -> float:
+    """Dropout probability: higher for more passes over the same data."""
+    if epochs < MANY_EPOCHS:
         return 0.0
-    return 0.1 if passes < 2 * MANY_PASSES else 0.2 if passes < 4 * MANY_PASSES else 0.3
+    return 0.1 if epochs < 2 * MANY_EPOCHS else 0.2 if epochs < 4 * MANY_EPOCHS else 0.3
 
 
-def batch_for(name: str, seen: float) -> int:
-    """Tokens in a step: the family's own, or fewer where there would be too few steps."""
+def batch_tokens_for(name: str, seen: float) -> int:
+    """Tokens per step: the family's default, or fewer if `seen` training tokens would give too few steps."""
     kind = family(name)
     assert issubclass(kind, NeuralModel)
-    usual: int = kind.recipe.get("batch_tokens", TrainConfig().batch_tokens)
-    wanted = int(2 ** round(math.log2(max(1.0, seen) / STEPS)))
-    return max(SMALLEST_BATCH, min(usual, wanted))
+    default: int = kind.recipe.get("batch_tokens", TrainConfig().batch_tokens)
+    wanted = int(2 ** round(math.log2(max(1.0, seen) / MIN_STEPS)))
+    return max(MIN_BATCH_TOKENS, min(default, wanted))
 
 
-def legs(
-    families: Iterable[str],
+def make_jobs(
+    names: Iterable[str],
     *,
-    sizes: Callable[[str], Mapping[str, Any]],
+    model_settings: Callable[[str], Mapping[str, Any]],
     train_tokens: int,
     operations: float | None,
     tokens: int | None,
     chosen: Mapping[str, Mapping[str, Any]],
-) -> list[Leg]:
-    """A size for every family, from the operations or the tokens that each will have."""
-    found = []
-    for name in families:
+) -> list[Job]:
+    """A job per family, its size chosen for a budget of `operations` or of training `tokens`."""
+    jobs = []
+    for name in names:
         given = chosen.get(name, {})
         settings, training = dict(given.get("model", {})), dict(given.get("train", {}))
-        known = sizes(name)
-        if not is_neural(name):
-            if "order" in family(name).Config.model_fields:
-                settings.setdefault("order", 7 if known["vocabulary"] < MANY_TOKENS else 5)
-            found.append(Leg(family=name, model=settings, train=training))
+        known = model_settings(name)
+        kind = family(name)
+        if not issubclass(kind, NeuralModel):
+            suggested = kind.suggested_settings(known["vocabulary"]) if issubclass(kind, CountModel) else {}
+            jobs.append(Job(family=name, model={**suggested, **settings}, train=training))
             continue
-        seen = float(tokens or 0)  # where every model sees the same text, its size is the family's own
+        seen = float(tokens or 0)  # with a token budget, every model keeps the default size of its family
         if operations is not None:
             if "width" not in settings:
                 settings["width"] = width_for(name, known, operations)
-            seen = operations / 6 / weights(name, known, settings["width"])
-        training.setdefault("batch_tokens", batch_for(name, seen))
-        settings = {**fitting(name, seen / train_tokens, training["batch_tokens"]), **settings}
-        found.append(Leg(family=name, model=settings, train=training))
-    return found
+            seen = operations / 6 / parameter_count(name, known, settings["width"])
+        training.setdefault("batch_tokens", batch_tokens_for(name, seen))
+        settings = {**budget_settings(name, seen / train_tokens, training["batch_tokens"]), **settings}
+        jobs.append(Job(family=name, model=settings, train=training))
+    return jobs
 
 
-def fitting(name: str, passes: float, batch_tokens: int) -> dict[str, Any]:
-    """Settings of a neural family besides its width: they follow from the passes over the text, and from the batch."""
-    settings: dict[str, Any] = {"dropout": dropout(passes)}
+def budget_settings(name: str, epochs: float, batch_tokens: int) -> dict[str, Any]:
+    """Dropout and context of a neural family, which follow from the number of epochs and the batch size."""
+    settings: dict[str, Any] = {"dropout": dropout_for(epochs)}
     context = family(name).Config.model_fields.get("context")
     if context is not None:
-        settings["context"] = min(context.default, max(1, batch_tokens // ROWS))
+        settings["context"] = min(context.default, max(1, batch_tokens // MIN_ROWS))
     return settings
 
 
 def counted_first(names: Sequence[str]) -> list[str]:
-    """Count models are done in seconds, so that a first result comes early."""
+    """Count-based families first: they finish within seconds, so a first result comes early."""
     return sorted(names, key=is_neural)

@@ -1,87 +1,90 @@
-"""`report.html`: one file that shows all that a comparison found, and needs nothing else to be read.
+"""`report.html`: the results of a comparison as one self-contained page.
 
-Everything is there without JavaScript; with it, the reader can choose which model colours the text.
+All content is visible without JavaScript; with it, the reader can choose which model colours the text.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from chainrule.comparison.charts import budget_lines, frontier, learning_curves
-from chainrule.comparison.results import Analysis, BudgetCurve, Excerpt, Results, Row
-from chainrule.comparison.tables import HeatTable, heat_table, leaderboard
-from chainrule.reports import figures
-from chainrule.reports.charts import NARROW, WIDE, Looks, Variant, both, looks
-from chainrule.reports.page import KeyFigure, facts, page
+from chainrule.comparison.charts import budget_chart, learning_curves, speed_chart
+from chainrule.comparison.results import (
+    Analysis,
+    BudgetCurve,
+    ComparisonResults,
+    ComparisonRow,
+    Excerpt,
+    TokenBucket,
+)
+from chainrule.reports import formatting
+from chainrule.reports.charts import NARROW, WIDE, ChartVariant, Styles, responsive, series_styles
+from chainrule.reports.page import KeyMetric, protocol_lines, render_page
+from chainrule.reports.scales import Scale, around
 
 PACKAGE = "chainrule.comparison"
-SURPRISE = (1, 2, 3, 5, 8, 12)
-"""Bits at which the colour of a token changes; the same steps as `chainrule score --per-token`."""
-ADVANTAGE = (0.5, 1.5, 4)
-"""Bits between two models at which the colour of their difference changes, either way."""
+SURPRISAL_STEPS = (1, 2, 3, 5, 8, 12)
+"""Bits at which the colour of a token changes; the same as in `chainrule score --per-token`."""
+DIFFERENCE_STEPS = (0.5, 1.5, 4)
+"""Bits between two models at which the colour of their difference changes, in either direction."""
+EXCESS_STEPS = (0.01, 0.03, 0.06, 0.12, 0.25)
+"""Excess over the best model, as a fraction, at which the colour of a heat table's cell changes."""
+MIN_COLUMN_TOKENS = 1000  # in a heat table's column, for its leader to be mentioned
 
 
-def render(results: Results) -> str:
-    """The whole page."""
+def render(results: ComparisonResults) -> str:
+    """The report of a comparison, as HTML."""
     rows, analysis = results.rows, results.analysis
-    look = looks({row.name: row.name for row in rows})
-    return page(
+    styles = series_styles({row.name: row.name for row in rows})
+    return render_page(
         PACKAGE,
         "report.html.j2",
         filters={"heat": heat},
-        surprise=SURPRISE,
-        advantage=ADVANTAGE,
+        surprisal_steps=SURPRISAL_STEPS,
+        difference_steps=DIFFERENCE_STEPS,
         results=results,
-        look=look,
+        styles=styles,
         headline=_headline(rows, "these images" if results.unit == "dim" else "this text"),
-        key_figures=_key_figures(rows, f"bits/{results.unit}"),
+        key_metrics=_key_metrics(rows, f"bits/{results.unit}"),
         leaderboard=leaderboard(rows),
-        learning=_learning(rows, look, results.unit),
-        frontier=_frontier(rows, look, results.unit),
+        learning=_learning(rows, styles, results.unit),
+        speed=_speed(rows, styles, results.unit),
         mixtures=[row for row in rows if row.parts],
         heat_tables=_heat_tables(analysis, rows, results.unit) if analysis else [],
-        passages=_passages(analysis.excerpts) if analysis else [],
-        protocol=facts(results.protocol),
+        excerpts=_displayed(analysis.excerpts) if analysis else [],
+        protocol=protocol_lines(results.protocol),
     )
 
 
 def render_curve(curve: BudgetCurve) -> str:
-    """The page of a comparison at several budgets."""
-    look = looks({name: name for name in curve.bits_per_byte})
+    """The report of a comparison at several budgets, as HTML."""
+    styles = series_styles({name: name for name in curve.bits_per_byte})
     wide, narrow = replace(WIDE, height=480), replace(NARROW, height=380)
-    charts = both(partial(budget_lines, curve, look), wide, narrow)
-    return page(PACKAGE, "curve.html.j2", curve=curve, look=look, charts=charts)
+    charts = responsive(partial(budget_chart, curve, styles), wide, narrow)
+    return render_page(PACKAGE, "curve.html.j2", curve=curve, styles=styles, charts=charts)
 
 
-def _learning(rows: Sequence[Row], look: Looks, unit: str) -> list[Variant]:
+def _learning(rows: Sequence[ComparisonRow], styles: Styles, unit: str) -> list[ChartVariant]:
     if not any(row.kind == "family" and row.seconds > 0 for row in rows):
         return []
     return [
         variant
         for log, extra in ((True, "log"), (False, "linear"))
-        for variant in both(partial(learning_curves, rows, look, log=log, unit=unit), WIDE, NARROW, extra)
+        for variant in responsive(partial(learning_curves, rows, styles, log=log, unit=unit), WIDE, NARROW, extra)
     ]
 
 
-def _frontier(rows: Sequence[Row], look: Looks, unit: str) -> list[Variant]:
+def _speed(rows: Sequence[ComparisonRow], styles: Styles, unit: str) -> list[ChartVariant]:
     if not any(row.decode_tokens_per_second > 0 for row in rows):
         return []
-    wide = replace(WIDE, right=NARROW.right)  # the names stand beside the marks, not in the margin
-    return both(partial(frontier, rows, look, unit=unit), wide, NARROW)
+    wide = replace(WIDE, right=NARROW.right)  # labels are next to the marks, not in the margin
+    return responsive(partial(speed_chart, rows, styles, unit=unit), wide, NARROW)
 
 
-def _heat_tables(analysis: Analysis, rows: Sequence[Row], unit: str) -> list[HeatTable]:
-    kinds = (
-        ("position", f"Early and late in the {'image' if unit == 'dim' else 'text'}", analysis.by_position),
-        ("frequency", "Rare and frequent words", analysis.by_frequency),
-    )
-    return [heat_table(key, title, buckets, rows) for key, title, buckets in kinds if buckets]
-
-
-def _headline(rows: Sequence[Row], what: str) -> str:
+def _headline(rows: Sequence[ComparisonRow], what: str) -> str:
     if not rows:
         return "No model could be compared"
     if len(rows) == 1:
@@ -89,31 +92,125 @@ def _headline(rows: Sequence[Row], what: str) -> str:
     return f"{'A mixture of models' if rows[0].kind == 'mixture' else rows[0].name} predicts {what} best"
 
 
-def _key_figures(rows: Sequence[Row], unit: str) -> list[KeyFigure]:
-    """The best model, the best that is one family, the fastest to decode: a reader chooses among these."""
+def _key_metrics(rows: Sequence[ComparisonRow], unit: str) -> list[KeyMetric]:
+    """The best model, the best single family, the fastest to decode and the smallest."""
     if not rows:
         return []
     best = rows[0]
     low, high = best.interval
-    found = [KeyFigure("Best", f"{best.bits_per_byte:.3f}", unit, f"95 %: {low:.3f} to {high:.3f}", best.name)]
+    found = [KeyMetric("Best", f"{best.bits_per_byte:.3f}", unit, f"95 % interval {low:.3f}–{high:.3f}", best.name)]
     families = [row for row in rows if row.kind == "family"]
     if best.kind == "mixture" and families:
         single = families[0]
         more = f"{single.bits_per_byte - best.bits_per_byte:.3f} more than the best"
-        found.append(KeyFigure("Best family alone", f"{single.bits_per_byte:.3f}", unit, more, single.name))
-    quick = max(rows, key=lambda row: row.decode_tokens_per_second)
-    if quick.decode_tokens_per_second > 0:
-        note = f"at {quick.bits_per_byte:.3f} {unit}"
-        speed = figures.count(quick.decode_tokens_per_second)
-        found.append(KeyFigure("Fastest to decode", speed, "tokens/s", note, quick.name))
-    small = min(rows, key=lambda row: row.parameters)
-    note = f"at {small.bits_per_byte:.3f} {unit}"
-    found.append(KeyFigure("Smallest", figures.count(small.parameters), "parameters", note, small.name))
+        found.append(KeyMetric("Best single family", f"{single.bits_per_byte:.3f}", unit, more, single.name))
+    fastest = max(rows, key=lambda row: row.decode_tokens_per_second)
+    if fastest.decode_tokens_per_second > 0:
+        note = f"at {fastest.bits_per_byte:.3f} {unit}"
+        speed = formatting.count(fastest.decode_tokens_per_second)
+        found.append(KeyMetric("Fastest to decode", speed, "tokens/s", note, fastest.name))
+    smallest = min(rows, key=lambda row: row.parameters)
+    note = f"at {smallest.bits_per_byte:.3f} {unit}"
+    found.append(KeyMetric("Smallest", formatting.count(smallest.parameters), "parameters", note, smallest.name))
     return found
 
 
-class Passage(NamedTuple):
-    """An excerpt as the page shows it."""
+class LeaderboardRow(NamedTuple):
+    """A row of the main table, with its interval in percent of the column width."""
+
+    row: ComparisonRow
+    low: float
+    at: float
+    high: float
+    behind: float  # bits per byte more than the best
+
+
+def leaderboard(rows: Sequence[ComparisonRow]) -> list[LeaderboardRow]:
+    """The rows with their intervals on a common scale."""
+    if not rows:
+        return []
+    low, high = around([edge for row in rows for edge in row.interval], margin=0.04)
+    scale = Scale(low=low, high=high, start=0, end=100)
+    return [
+        LeaderboardRow(
+            row,
+            scale(row.interval[0]),
+            scale(row.bits_per_byte),
+            scale(row.interval[1]),
+            row.bits_per_byte - rows[0].bits_per_byte,
+        )
+        for row in rows
+    ]
+
+
+class HeatCell(NamedTuple):
+    """The mean surprisal of one model on one bucket of tokens."""
+
+    bits: float
+    excess: float  # over the best model
+    level: int  # 0: the best; then from slightly to much worse
+
+
+class HeatTable(NamedTuple):
+    """Token buckets as columns, models as rows."""
+
+    key: str
+    title: str
+    finding: str
+    columns: list[TokenBucket]
+    fractions: list[float]  # of all tokens, per column
+    rows: list[tuple[str, list[HeatCell]]]
+
+
+def _heat_tables(analysis: Analysis, rows: Sequence[ComparisonRow], unit: str) -> list[HeatTable]:
+    kinds = (
+        ("position", f"By position in the {'image' if unit == 'dim' else 'text'}", analysis.by_position),
+        ("frequency", "By word frequency", analysis.by_frequency),
+    )
+    return [heat_table(key, title, buckets, rows) for key, title, buckets in kinds if buckets]
+
+
+def heat_table(key: str, title: str, buckets: Sequence[TokenBucket], rows: Sequence[ComparisonRow]) -> HeatTable:
+    """Every model compared with the best one of each column."""
+    names = [row.name for row in rows if all(row.name in bucket.bits_per_token for bucket in buckets)]
+    total = sum(bucket.tokens for bucket in buckets)
+    best = [min(bucket.bits_per_token.values()) for bucket in buckets]
+    return HeatTable(
+        key,
+        title,
+        _finding(buckets, [row.name for row in rows if row.kind == "family" and row.name in names]),
+        list(buckets),
+        [bucket.tokens / total for bucket in buckets],
+        [
+            (name, [_cell(bucket.bits_per_token[name], low) for bucket, low in zip(buckets, best, strict=True)])
+            for name in names
+        ],
+    )
+
+
+def _cell(bits: float, best: float) -> HeatCell:
+    excess = bits - best
+    level = 0 if excess <= 0 else 1 + sum(excess >= edge * best for edge in EXCESS_STEPS)
+    return HeatCell(bits, excess, level)
+
+
+def _finding(buckets: Sequence[TokenBucket], families: Sequence[str]) -> str:
+    """The best single family of each column, as a sentence; a mixture is best in nearly all."""
+    buckets = [bucket for bucket in buckets if bucket.tokens >= MIN_COLUMN_TOKENS]
+    if len(families) < 2 or not buckets:
+        return ""
+    leaders = [(min(families, key=bucket.bits_per_token.__getitem__), bucket.label) for bucket in buckets]
+    if len({name for name, _ in leaders}) == 1:
+        return f"Best single family: {leaders[0][0]} in every column."
+    parts = []
+    for name, group in itertools.groupby(leaders, key=lambda leader: leader[0]):
+        labels = [label for _, label in group]
+        parts.append(f"{name} at {labels[0]}" + (f" to {labels[-1]}" if len(labels) > 1 else ""))
+    return "Best single family: " + ", ".join(parts) + "."
+
+
+class DisplayedExcerpt(NamedTuple):
+    """An excerpt with visible line ends and mean surprisals."""
 
     title: str
     tokens: list[str]
@@ -121,10 +218,10 @@ class Passage(NamedTuple):
     means: dict[str, float]  # row name -> bits per token
 
 
-def _passages(excerpts: Sequence[Excerpt]) -> list[Passage]:
-    """Line ends are made visible: they are predicted like any other token."""
+def _displayed(excerpts: Sequence[Excerpt]) -> list[DisplayedExcerpt]:
+    """Line ends become visible, since they are predicted like any other token."""
     return [
-        Passage(
+        DisplayedExcerpt(
             excerpt.title,
             [token.replace("\n", "↵\n") for token in excerpt.tokens],
             excerpt.bits,
@@ -135,5 +232,5 @@ def _passages(excerpts: Sequence[Excerpt]) -> list[Passage]:
 
 
 def heat(bits: float) -> int:
-    """The step of the colour scale that so much surprise has."""
-    return sum(bits >= edge for edge in SURPRISE)
+    """The step of the colour scale for a surprisal in bits."""
+    return sum(bits >= edge for edge in SURPRISAL_STEPS)

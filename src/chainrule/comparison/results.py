@@ -1,4 +1,4 @@
-"""What a comparison found, as plain values: the content of results.json, and all that the report draws."""
+"""The results of a comparison as plain values: the content of results.json, from which the report is rendered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from chainrule.config import Settings
 
 
-class Point(Settings):
+class LearningPoint(Settings):
     """One point of a learning curve."""
 
     seconds: float
@@ -17,19 +17,19 @@ class Point(Settings):
     bits_per_byte: float
 
 
-class Row(Settings):
+class ComparisonRow(Settings):
     """One model of the comparison."""
 
     name: str = Field(description="the family, or `mixture`")
     kind: Literal["family", "mixture"] = "family"
-    summary: str = Field(description="one line on what the model is")
-    run: str = Field(description="folder of the run, relative to that of the comparison")
-    settings: dict[str, Any] = Field(description="the sizes and rates that were chosen for the budget")
-    parts: dict[str, float] = Field({}, description="of a mixture: share of each part in the weights")
+    summary: str = Field(description="one-line description of the model")
+    run: str = Field(description="run folder, relative to the folder of the comparison")
+    settings: dict[str, Any] = Field(description="model settings chosen for the budget")
+    parts: dict[str, float] = Field({}, description="of a mixture: mean weight of each part")
     parameters: int
     nats_per_token: float
-    bits_per_byte: float = Field(description="of images bits per dim: a channel of a pixel stands for a byte")
-    interval: tuple[float, float] = Field(description="95 % of bits_per_byte, by block bootstrap over the text")
+    bits_per_byte: float = Field(description="for images, bits per dim: a channel of a pixel counts as a byte")
+    interval: tuple[float, float] = Field(description="95 % interval of bits_per_byte, by block bootstrap")
     perplexity: float
     word_perplexity: float
     accuracy: float
@@ -38,20 +38,20 @@ class Row(Settings):
     decode_tokens_per_second: float
     seconds: float = Field(description="wall-clock time of training")
     memory_bytes: int = Field(description="peak resident memory of the training process")
-    curve: list[Point] = Field([], description="bits per byte of validation text while it trained")
-    sample: str = Field("", description="text that the model wrote by itself")
-    picture: str = Field("", description="images that the model drew by itself: a PNG in base64")
+    curve: list[LearningPoint] = Field([], description="bits per byte on the validation data during training")
+    sample: str = Field("", description="text generated without a prompt")
+    picture: str = Field("", description="images generated without a label: a PNG in base64")
 
 
-class Failure(Settings):
+class FailedFamily(Settings):
     """A family that could not be trained or scored."""
 
     name: str
     reason: str
 
 
-class Bucket(Settings):
-    """Tokens that have something in common, and what each model paid for them."""
+class TokenBucket(Settings):
+    """Tokens with a common property, and their mean surprisal under each model."""
 
     label: str
     tokens: int
@@ -59,7 +59,7 @@ class Bucket(Settings):
 
 
 class Excerpt(Settings):
-    """A passage of the held-out text with every token's surprisal under every model."""
+    """An excerpt of the held-out text with the surprisal of every token under every model."""
 
     title: str
     tokens: list[str]
@@ -69,43 +69,43 @@ class Excerpt(Settings):
 class Analysis(Settings):
     """Where the models differ."""
 
-    by_position: list[Bucket] = Field(description="by how many tokens of the text came before")
-    by_frequency: list[Bucket] = Field(description="by how often the token's word stands in the training text")
-    excerpts: list[Excerpt] = Field(description="passages on which the models differ most, and a plain one")
+    by_position: list[TokenBucket] = Field(description="by the number of preceding tokens")
+    by_frequency: list[TokenBucket] = Field(description="by the frequency of the token's word in the training text")
+    excerpts: list[Excerpt] = Field(description="the start of the text, and where the leading models differ most")
 
 
-class Results(Settings):
-    """The whole comparison."""
+class ComparisonResults(Settings):
+    """The content of results.json."""
 
     data: str
     tokenizer: str
-    command: str = Field(description="what reproduces it")
+    command: str = Field(description="command that reproduces the comparison")
     version: str
     created: str = Field(description="ISO 8601")
-    machine: str = Field(description="processors and threads, in words")
-    budget: str = Field(description="what every family was given, in words")
+    machine: str = Field(description="processor architecture and number of processors")
+    budget: str = Field(description="budget of each family, for display")
     threads: int
-    unit: Literal["byte", "dim"] = Field(
-        "byte", description="what bits are counted by: bytes of a text, dims of images"
-    )
-    values: int | None = Field(None, description="tokens of an image, where images were compared")
-    train_tokens: int = Field(description="tokens of the training text")
+    unit: Literal["byte", "dim"] = Field("byte", description="bits are per byte of text, or per dim of images")
+    tokens_per_image: int | None = Field(None, description="None for text")
+    train_tokens: int = Field(description="number of tokens of the training data")
     held_out_bytes: int
-    rows: list[Row] = Field(description="best first")
-    failures: list[Failure] = Field([], description="families that are missing above, and why")
+    rows: list[ComparisonRow] = Field(description="best first")
+    failures: list[FailedFamily] = Field([], description="families without a row, with the reason")
     best: str = Field(description="name of the row with the fewest bits per byte")
     recommendation: str
-    protocol: dict[str, Any] = Field(description="how every row was scored; per row where they differ")
+    protocol: dict[str, Any] = Field(description="how the rows were scored; per row where they differ")
     analysis: Analysis | None = None
 
 
 class BudgetCurve(Settings):
-    """The same comparison at several budgets."""
+    """The same comparison at several budgets: the content of curve.json."""
 
     data: str
     command: str
     unit: Literal["byte", "dim"] = "byte"
     minutes: list[float]
-    bits_per_byte: dict[str, list[float | None]] = Field(description="row name -> one figure a budget; none: failed")
+    bits_per_byte: dict[str, list[float | None]] = Field(
+        description="row name -> bits per byte at each budget; None where the family failed"
+    )
     leaders: list[str] = Field(description="the best row at each budget")
     recommendation: str

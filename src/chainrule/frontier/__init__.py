@@ -1,1 +1,1 @@
-"""Quality against speed: what each way of decoding gives for the time it takes."""
+"""Quality against speed: every decoding method of some trained runs, measured on the same workload."""

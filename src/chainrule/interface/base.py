@@ -42,6 +42,7 @@ class Model(nn.Module, ABC):
 
     Config: ClassVar[type[ModelConfig]]
     task: ClassVar[str]  # what it models: "language", "translation", "image", ...
+    compared_on: ClassVar[tuple[str, ...]] = ()  # other tasks whose default comparison includes the family
 
     config: ModelConfig
 
@@ -375,6 +376,11 @@ class CountModel(ABC):
 
         Without a state the rows begin at BOS. The rows of a piece must be full if another one follows.
         """
+
+    @classmethod
+    def suggested_settings(cls, vocabulary: int) -> dict[str, Any]:
+        """Model settings that suit a vocabulary of this size, where the defaults do not."""
+        return {}
 
     @abstractmethod
     def estimate(self) -> None:

@@ -111,6 +111,11 @@ class ParallelModel(Conditional, OwnObjective, DensityModel):
     def default_budget(self) -> DecodingBudget:
         """What is done where nobody says how much; a single pass where the model has no second one to make."""
 
+    @property
+    def fixed_schedule(self) -> str | None:
+        """Name of the only decoding schedule of a model that has no choice of passes or beam; None otherwise."""
+        return None
+
     @abstractmethod
     def generate(
         self, source: Sequences, budget: DecodingBudget, *, eos: int = 0, suppress: Sequence[int] = ()

@@ -93,6 +93,7 @@ class GPT(TabledReadout, Rewindable):
 
     Config = GPTConfig
     task = "language"
+    compared_on = ("image",)
     config: GPTConfig
 
     def __init__(self, config: GPTConfig) -> None:

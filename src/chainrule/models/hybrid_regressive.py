@@ -71,6 +71,10 @@ class HybridRegressive(ParallelModel):
     def default_budget(self) -> DecodingBudget:
         return DecodingBudget()
 
+    @property
+    def fixed_schedule(self) -> str:
+        return f"every {ordinal(self.config.every)} token"
+
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.leader.tables()
 
@@ -170,3 +174,9 @@ class Read(NamedTuple):
 
     leader: Memory
     filler: Memory
+
+
+def ordinal(number: int) -> str:
+    """2 as 2nd."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"{number}{ending}"

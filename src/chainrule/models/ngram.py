@@ -35,6 +35,7 @@ from chainrule.nn.ctc import Language
 from chainrule.nn.layers import EXACT
 from chainrule.types import Batch, Sequences, State, Step
 
+LARGE_VOCABULARY = 1000  # words rather than characters, whose longer n-grams are seldom seen twice
 PENDING = 1 << 20  # tokens gathered before they are sorted into the counts
 
 Numbers = npt.NDArray[np.floating[Any]]
@@ -79,6 +80,10 @@ class NGram(BackedOff, GreedyDrafts):
     @property
     def receptive_field(self) -> int:
         return self.order - 1
+
+    @classmethod
+    def suggested_settings(cls, vocabulary: int) -> dict[str, Any]:
+        return {"order": 7 if vocabulary < LARGE_VOCABULARY else 5}
 
     # Counting
 

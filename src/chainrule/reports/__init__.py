@@ -1,1 +1,1 @@
-"""What the pages of reports have in common: charts, numbers for readers, a style sheet, and the page around them."""
+"""Shared parts of the HTML reports: charts, number formatting, the style sheet and the page layout."""

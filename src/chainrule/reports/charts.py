@@ -1,87 +1,82 @@
-"""The geometry of charts: what is drawn where. The templates turn it into SVG.
+"""Chart geometry: the position of every mark, line and label. The templates turn it into SVG.
 
-Colours are named, not chosen, here: every model has a `Look`, the same in all charts, and the style sheet says what it
-is in light and in dark. A marker's shape repeats what the colour says.
+Colours are numbers here; the style sheet defines them for the light and the dark theme. Every model has one
+`SeriesStyle` in all charts of a report, and the shape of its marker carries the same information as its colour.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
-from chainrule.reports import figures
-from chainrule.reports.labels import Box, place
+from chainrule.families import composites, single_families
+from chainrule.reports import formatting
+from chainrule.reports.labels import Box, place_labels
 from chainrule.reports.scales import Scale, Tick, around, round_numbers, round_powers
 
 FONT = 12.5
-LOOKS = {
-    "mixture": 0,
-    "ensemble": 0,
-    "gpt": 1,
-    "recurrent": 2,
-    "causal_conv": 3,
-    "attentive_conv": 4,
-    "self_regressive": 5,
-    "finite_memory": 6,
-    "ngram": 7,
-    "hybrid_language": 8,
-    # These translate, and are never drawn beside those above.
-    "transformer": 1,
-    "seq2seq": 2,
-    "nonautoregressive": 3,
-    "autoregressive_transformer": 4,
-    "hybrid": 5,
-    "hybrid_regressive": 6,
-    "fat": 7,
-}
-"""The number of a family's colour in the style sheet, so that reports of different data look alike."""
-
 SHAPES = (
     "M-5-5H5V5H-5Z",  # square
     "M0-5.6A5.6 5.6 0 1 1 0 5.6A5.6 5.6 0 1 1 0-5.6Z",  # circle
     "M0-6.8L6.2 4.6H-6.2Z",  # triangle
     "M0-7L6.4 0L0 7L-6.4 0Z",  # diamond
-    "M0 6.8L-6.2-4.6H6.2Z",  # triangle on its tip
+    "M0 6.8L-6.2-4.6H6.2Z",  # inverted triangle
     "M-2-6.4H2V-2H6.4V2H2V6.4H-2V2H-6.4V-2H-2Z",  # plus
     "M0-6.6L6.3-2L3.9 5.4H-3.9L-6.3-2Z",  # pentagon
     "M-3.2-5.6H3.2L6.4 0L3.2 5.6H-3.2L-6.4 0Z",  # hexagon
-    "M-6.4-4H6.4V4H-6.4Z",  # brick
+    "M-6.4-4H6.4V4H-6.4Z",  # wide rectangle
 )
 
 
-class Look(NamedTuple):
-    """How a model is drawn everywhere."""
+class SeriesStyle(NamedTuple):
+    """Colour and marker of a model."""
 
-    hue: int  # the number of a colour in the style sheet
-    shape: str  # path of its marker around the origin
-
-
-Looks: TypeAlias = Mapping[str, Look]
+    hue: int  # number of a colour in the style sheet
+    shape: str  # SVG path of the marker around the origin
 
 
-def looks(families: Mapping[str, str]) -> dict[str, Look]:
-    """A look for each name, from the families that they are of.
+Styles: TypeAlias = Mapping[str, SeriesStyle]
 
-    The first of a family has its usual look. The others, and families that have none, take what is left over, and the
-    last look of all when nothing is.
+
+@cache
+def family_hues() -> Mapping[str, int]:
+    """The colour of each family, the same in every report: composites have 0, the families of a task 1, 2, …
+
+    A family's number is its rank in the registry among those of its task, which is all that one chart shows.
     """
-    numbers: dict[str, int] = {}
+    hues = dict.fromkeys(composites(), 0)
+    ranks: Counter[str] = Counter()
+    for name, kind in single_families().items():
+        ranks[kind.task] += 1
+        hues[name] = ranks[kind.task]
+    return hues
+
+
+def series_styles(families: Mapping[str, str]) -> dict[str, SeriesStyle]:
+    """A style for each series, given its family.
+
+    The first series of a family has the family's colour. Other series take a free colour; when none is left, the last.
+    """
+    hues: dict[str, int] = {}
     for name, family in families.items():
-        if family in LOOKS and LOOKS[family] not in numbers.values():
-            numbers[name] = LOOKS[family]
-    spare = [number for number in range(len(SHAPES)) if number not in numbers.values()]
+        hue = family_hues().get(family, len(SHAPES))
+        if hue < len(SHAPES) and hue not in hues.values():
+            hues[name] = hue
+    free = [hue for hue in range(len(SHAPES)) if hue not in hues.values()]
     for name in families:
-        if name not in numbers:
-            numbers[name] = spare.pop(0) if spare else len(SHAPES) - 1
-    return {name: Look(numbers[name], SHAPES[numbers[name]]) for name in families}
+        if name not in hues:
+            hues[name] = free.pop(0) if free else len(SHAPES) - 1
+    return {name: SeriesStyle(hues[name], SHAPES[hues[name]]) for name in families}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
-    """The size of a drawing, and of the margins that hold its labels."""
+class ChartFrame:
+    """Size of a chart and of the margins that hold its labels."""
 
     width: int
     height: int
@@ -89,52 +84,52 @@ class Frame:
     right: int = 24
     top: int = 30
     bottom: int = 44
-    ticks: int = 7  # at most, along the bottom
+    ticks: int = 7  # maximum number of ticks on the x axis
 
     @property
     def area(self) -> Box:
         return Box(self.left, self.top, self.width - self.right, self.height - self.bottom)
 
 
-WIDE = Frame(width=920, height=430, right=150)
-NARROW = Frame(width=360, height=320, right=14, ticks=4)
+WIDE = ChartFrame(width=920, height=430, right=150)
+NARROW = ChartFrame(width=360, height=320, right=14, ticks=4)
 
 
 class Mark(NamedTuple):
-    """A model's point."""
+    """A data point."""
 
     name: str
-    look: Look
+    style: SeriesStyle
     x: float
     y: float
     tip: str
 
 
 class Line(NamedTuple):
-    """A model's line; `level` if it only marks a height."""
+    """A data series; `level` if it is a constant."""
 
     name: str
-    look: Look
+    style: SeriesStyle
     path: str
     level: bool = False
 
 
 class Label(NamedTuple):
-    """What is written of a model, with a thin line to what it names if that is not beside it."""
+    """A text label, with a thin leader line if it is not next to what it names."""
 
-    name: str  # of the model
+    name: str  # of the series
     text: str
-    look: Look
+    style: SeriesStyle
     x: float
     y: float
     leader: str = ""
 
 
 class Band(NamedTuple):
-    """A stretch of the bottom axis that belongs to one model."""
+    """A section of the x axis that belongs to one model."""
 
     name: str
-    look: Look
+    style: SeriesStyle
     left: float
     right: float
     text: str
@@ -142,9 +137,9 @@ class Band(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Everything of one drawing."""
+    """The geometry of one chart."""
 
-    frame: Frame
+    frame: ChartFrame
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     x_title: str
@@ -161,49 +156,61 @@ class Chart:
 
 
 def path(points: Sequence[tuple[float, float]]) -> str:
-    """Straight lines through the points."""
+    """SVG path of straight lines through the points."""
     return "M" + "L".join(f"{x} {y}" for x, y in points)
 
 
-class Spot(NamedTuple):
-    """Something with a quality and a speed."""
+class QualitySpeedPoint(NamedTuple):
+    """A point of a quality-against-speed chart."""
 
-    name: str  # of the model
-    text: str  # to write beside it
-    look: Look
+    name: str  # of the series
+    text: str  # label
+    style: SeriesStyle
     speed: float
     quality: float
     tip: str
 
 
-def against_speed(spots: Sequence[Spot], frame: Frame, *, quality: str, speed: str, more_is_better: bool) -> Chart:
-    """Quality against speed; nothing beats in both what is on the line. The two words are titles of the axes."""
+def quality_speed_chart(
+    points: Sequence[QualitySpeedPoint], frame: ChartFrame, *, quality: str, speed: str, higher_is_better: bool
+) -> Chart:
+    """Quality against speed, with the Pareto frontier; `quality` and `speed` are the titles of the axes."""
     area = frame.area
-    low, high = around([spot.speed for spot in spots], log=True, margin=0.12)
-    bottom, top = around([spot.quality for spot in spots], margin=0.12)
+    low, high = around([point.speed for point in points], log=True, margin=0.12)
+    bottom, top = around([point.quality for point in points], margin=0.12)
     x = Scale(low=low, high=high, start=area.left, end=area.right, log=True)
     y = Scale(low=bottom, high=top, start=area.bottom, end=area.top)
-    points = [(x(spot.speed), y(spot.quality)) for spot in spots]
-    best = pareto([(spot.speed, -spot.quality if more_is_better else spot.quality) for spot in spots])
-    stairs = _stairs([points[index] for index in best], area, end=area.bottom if more_is_better else area.top)
-    boxes = place([spot.text for spot in spots], points, area, font=FONT, obstacles=_thick(stairs))
+    positions = [(x(point.speed), y(point.quality)) for point in points]
+    best = pareto([(point.speed, -point.quality if higher_is_better else point.quality) for point in points])
+    stairs = _stairs([positions[index] for index in best], area, end=area.bottom if higher_is_better else area.top)
+    boxes = place_labels([point.text for point in points], positions, area, font=FONT, obstacles=_line_boxes(stairs))
     return Chart(
         frame=frame,
-        x_ticks=x.ticks(round_powers(low, high, most=frame.ticks), figures.count),
-        y_ticks=y.ticks(round_numbers(bottom, top), figures.plain),
-        x_title=f"{speed}, logarithmic",
-        y_title=f"{quality}, {'higher' if more_is_better else 'lower'} is better",
-        marks=[Mark(spot.name, spot.look, *point, spot.tip) for spot, point in zip(spots, points, strict=True)],
+        x_ticks=x.ticks(round_powers(low, high, most=frame.ticks), formatting.count),
+        y_ticks=y.ticks(round_numbers(bottom, top), formatting.plain),
+        x_title=f"{speed} (log scale), higher is faster",
+        y_title=f"{quality}, {'higher' if higher_is_better else 'lower'} is better",
+        marks=[
+            Mark(point.name, point.style, *position, point.tip)
+            for point, position in zip(points, positions, strict=True)
+        ],
         labels=[
-            Label(spot.name, spot.text, spot.look, round(box.left, 1), round(box.middle, 1), _leader(point, box))
-            for spot, point, box in zip(spots, points, boxes, strict=True)
+            Label(
+                point.name,
+                point.text,
+                point.style,
+                round(box.left, 1),
+                round(box.middle, 1),
+                _leader_line(position, box),
+            )
+            for point, position, box in zip(points, positions, boxes, strict=True)
         ],
         frontier=path(stairs),
     )
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which (speed, cost) no other point beats in both, from the slowest to the fastest."""
+    """Indices of the Pareto-optimal (speed, cost) points, from the slowest to the fastest."""
     kept: list[int] = []
     least = math.inf
     for index in sorted(range(len(points)), key=lambda index: (-points[index][0], points[index][1])):
@@ -214,39 +221,39 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _stairs(points: Sequence[tuple[float, float]], area: Box, *, end: float) -> list[tuple[float, float]]:
-    """Corners of the line that nothing has crossed: right of it is faster, away from its `end` better."""
+    """Corners of the Pareto frontier, a step line that ends at height `end`."""
     corners = [(area.left, points[0][1]), points[0]]
     for x, y in points[1:]:
         corners += [(corners[-1][0], y), (x, y)]
     return [*corners, (corners[-1][0], end)]
 
 
-def _thick(corners: Sequence[tuple[float, float]]) -> list[Box]:
-    """The room that a line along the axes takes."""
+def _line_boxes(corners: Sequence[tuple[float, float]]) -> list[Box]:
+    """The space that the segments of an axis-parallel line take up."""
     return [
         Box(min(one[0], two[0]) - 1, min(one[1], two[1]) - 1, max(one[0], two[0]) + 1, max(one[1], two[1]) + 1)
         for one, two in itertools.pairwise(corners)
     ]
 
 
-def _leader(point: tuple[float, float], box: Box) -> str:
-    """A line from a point to the nearest edge of its name, if that is far."""
+def _leader_line(point: tuple[float, float], box: Box) -> str:
+    """Path from a point to its label, if the two are far apart."""
     if box.distance(point) < FONT * 1.2:
         return ""
     x, y = box.nearest(point)
     return f"M{x:.1f} {y:.1f}L{point[0]} {point[1]}"
 
 
-Draw: TypeAlias = Callable[[Frame], Chart]
+Draw: TypeAlias = Callable[[ChartFrame], Chart]
 
 
-class Variant(NamedTuple):
-    """A chart, and the class by which the style sheet shows it or not."""
+class ChartVariant(NamedTuple):
+    """A chart, and the CSS classes that decide when it is shown."""
 
     chart: Chart
     shown: str
 
 
-def both(draw: Draw, wide: Frame, narrow: Frame, extra: str = "") -> list[Variant]:
-    """Text in a drawing shrinks with it, so small screens get a drawing of their own."""
-    return [Variant(draw(wide), f"wide {extra}".strip()), Variant(draw(narrow), f"narrow {extra}".strip())]
+def responsive(draw: Draw, wide: ChartFrame, narrow: ChartFrame, extra: str = "") -> list[ChartVariant]:
+    """A chart for wide and one for narrow screens, since text in an SVG shrinks with it."""
+    return [ChartVariant(draw(wide), f"wide {extra}".strip()), ChartVariant(draw(narrow), f"narrow {extra}".strip())]

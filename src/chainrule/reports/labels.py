@@ -1,4 +1,4 @@
-"""Where the names in a chart stand, so that none covers another."""
+"""Label placement: positions for the labels of a chart such that none covers another."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-CHARACTER = 0.59  # width of a character as a share of the font size; an upper estimate for names in sans serif
-LINE = 1.25
+CHARACTER = 0.59  # width of a character relative to the font size; an upper bound for names in sans serif
+LINE_HEIGHT = 1.25
 
 
 class Box(NamedTuple):
-    """A rectangle of the drawing."""
+    """A rectangle of a chart."""
 
     left: float
     top: float
@@ -20,17 +20,17 @@ class Box(NamedTuple):
 
     @property
     def middle(self) -> float:
-        """Half-way between top and bottom."""
+        """The vertical centre."""
         return (self.top + self.bottom) / 2
 
     def overlap(self, other: Box) -> float:
-        """The area that both cover."""
+        """The area of the intersection."""
         width = min(self.right, other.right) - max(self.left, other.left)
         height = min(self.bottom, other.bottom) - max(self.top, other.top)
         return max(0.0, width) * max(0.0, height)
 
     def distance(self, point: tuple[float, float]) -> float:
-        """From a point to the nearest place inside."""
+        """Distance from a point to the box; 0 inside."""
         return math.dist(point, self.nearest(point))
 
     def nearest(self, point: tuple[float, float]) -> tuple[float, float]:
@@ -46,12 +46,12 @@ class Box(NamedTuple):
 
 
 def text_box(text: str, x: float, middle: float, *, font: float) -> Box:
-    """The room that a line of text takes when it starts at `x`."""
-    half = font * LINE / 2
+    """The bounding box of a line of text that starts at `x`."""
+    half = font * LINE_HEIGHT / 2
     return Box(x, middle - half, x + len(text) * CHARACTER * font, middle + half)
 
 
-def place(
+def place_labels(
     names: Sequence[str],
     points: Sequence[tuple[float, float]],
     area: Box,
@@ -59,10 +59,11 @@ def place(
     font: float,
     obstacles: Sequence[Box] = (),
 ) -> list[Box]:
-    """A box for the name of each point: inside the area, near the point, clear of points, obstacles and other names.
+    """A box for the label of each point: inside the area, near the point, clear of points, obstacles and other labels.
 
-    Greedy: each name takes the best place around its point. It must not cover points or other names; then it should
-    be nearer to its own point than to any other; then near, and off the obstacles. A handful of names needs no more.
+    Greedy: each label takes the best candidate around its point. Criteria in order: no overlap with points or other
+    labels; nearer to its own point than to any other; near its point and off the obstacles. That is enough for a
+    handful of labels.
     """
     radius = font / 2
     taken = [Box(x - radius, y - radius, x + radius, y + radius) for x, y in points]
@@ -85,22 +86,22 @@ def place(
 
 
 def _around(name: str, point: tuple[float, float], font: float) -> Iterator[Box]:
-    """Places on wider and wider rings around a point, the right-hand one first."""
+    """Candidate boxes on wider and wider rings around a point, the right-hand one first."""
     width = len(name) * CHARACTER * font
     for ring in range(8):
-        reach = font * (0.8 + 0.9 * ring)
+        radius = font * (0.8 + 0.9 * ring)
         for angle in (0, 180, -45, 45, -135, 135, -90, 90):
             across, down = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-            x = point[0] + across * reach - width * (1 - across) / 2
-            yield text_box(name, x, point[1] + down * reach * 1.2, font=font)
+            x = point[0] + across * radius - width * (1 - across) / 2
+            yield text_box(name, x, point[1] + down * radius * 1.2, font=font)
 
 
 def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Places on a line as near as possible to the wanted ones, in their order, at least `gap` apart.
+    """Positions on a line as near as possible to the wanted ones, in the same order, at least `gap` apart.
 
-    Neighbours that are too close become one group around their mean; a group that then meets the next one joins it.
+    Neighbours that are too close form a group around their mean; a group that then overlaps the next is merged with it.
     """
-    groups: list[tuple[float, int]] = []  # mean of the places, how many
+    groups: list[tuple[float, int]] = []  # mean position, size
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     for index in order:
         mean, size = wanted[index], 1
@@ -112,5 +113,5 @@ def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> l
             before, members = groups.pop()
             mean, size = (mean * size + before * members) / (size + members), size + members
         groups.append((mean, size))
-    places = [mean + (member - (size - 1) / 2) * gap for mean, size in groups for member in range(size)]
-    return [place for _, place in sorted(zip(order, places, strict=True))]
+    positions = [mean + (member - (size - 1) / 2) * gap for mean, size in groups for member in range(size)]
+    return [position for _, position in sorted(zip(order, positions, strict=True))]

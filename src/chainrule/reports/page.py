@@ -1,7 +1,7 @@
-"""A report as one file that needs nothing else to be read.
+"""A report as one self-contained HTML file.
 
-A page carries its own style and script, and a content security policy by which it can load nothing and run no other
-script: what it shows is data of the user's. Everything is there without JavaScript.
+The page includes its style sheet and script, and a content security policy that forbids loading anything and running
+any other script, since it shows the user's data. All content is visible without JavaScript.
 """
 
 from __future__ import annotations
@@ -12,29 +12,31 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, NamedTuple
 
-from chainrule.reports import figures
+from chainrule.reports import formatting
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
-    "count": figures.count,
-    "memory": figures.memory,
-    "duration": figures.duration,
-    "perplexity": figures.perplexity,
-    "digits": figures.digits,
+    "count": formatting.count,
+    "memory": formatting.memory,
+    "duration": formatting.duration,
+    "perplexity": formatting.perplexity,
+    "digits": formatting.digits,
 }
 
 
-class KeyFigure(NamedTuple):
-    """A number that a reader should take away."""
+class KeyMetric(NamedTuple):
+    """A headline number of a report."""
 
     title: str
     value: str
     unit: str
     note: str
-    name: str  # of the model
+    name: str  # of the series
 
 
-def page(package: str, template: str, *, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
-    """What a template among the `page` files of a package says of the values; `filters` are for its numbers."""
+def render_page(
+    package: str, template: str, *, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any
+) -> str:
+    """Render a template from the `page` folder of a package; `filters` are additional Jinja filters."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -55,26 +57,26 @@ def page(package: str, template: str, *, filters: Mapping[str, Callable[..., Any
     )
 
 
-class Fact(NamedTuple):
-    """One fact of a protocol."""
+class ProtocolLine(NamedTuple):
+    """One line of a protocol."""
 
     name: str
     value: str
     depth: int
 
 
-def facts(told: Mapping[str, Any], depth: int = 0) -> list[Fact]:
-    """Nested facts as a list; a fact with facts of its own heads them."""
-    found: list[Fact] = []
-    for name, value in told.items():
+def protocol_lines(protocol: Mapping[str, Any], depth: int = 0) -> list[ProtocolLine]:
+    """A nested protocol as a flat list; a nested mapping becomes a heading without a value, then its lines."""
+    lines: list[ProtocolLine] = []
+    for name, value in protocol.items():
         if isinstance(value, Mapping):
-            found += [Fact(name, "", depth), *facts(value, depth + 1)]
+            lines += [ProtocolLine(name, "", depth), *protocol_lines(value, depth + 1)]
         else:
-            found.append(Fact(name.replace("_", " "), _said(value), depth))
-    return found
+            lines.append(ProtocolLine(name.replace("_", " "), _display(value), depth))
+    return lines
 
 
-def _said(value: Any) -> str:
+def _display(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

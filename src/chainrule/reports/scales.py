@@ -1,4 +1,4 @@
-"""From values to places on a chart, and the round numbers along its axes."""
+"""Axes: the mapping from values to chart coordinates, and round tick values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DURATIONS = (
     *(HOUR * step for step in (1, 2, 5, 12)),
     *(DAY * step for step in (1, 2, 5, 10, 20, 50)),
 )
-"""Seconds that people count in."""
+"""Round durations, in seconds."""
 
 
 class Tick(NamedTuple):
-    """A round number and where it stands."""
+    """An axis tick: its coordinate and its label."""
 
     at: float
     label: str
@@ -27,7 +27,7 @@ class Tick(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Values from `low` to `high` on a line from `start` to `end` of the drawing."""
+    """Maps values from [low, high] to coordinates from `start` to `end`, linearly or logarithmically."""
 
     low: float
     high: float
@@ -40,34 +40,34 @@ class Scale:
         return round(self.start + (value - low) / (high - low) * (self.end - self.start), 1)
 
     def ticks(self, values: Iterable[float], label: Callable[[float], str]) -> list[Tick]:
-        """Those of the values that are on the scale."""
+        """Ticks at those of the values that are within the scale."""
         return [Tick(self(value), label(value)) for value in values if self.low <= value <= self.high]
 
 
 def around(values: Sequence[float], *, log: bool = False, margin: float = 0.08) -> tuple[float, float]:
-    """A low and a high with room on both sides, however close the values are; there must be one at least."""
+    """A range around one or more values, with a margin on both sides; never empty."""
     if log:
         low, high = around([math.log(value) for value in values], margin=margin)
         return math.exp(low), math.exp(high)
     low, high = min(values), max(values)
-    room = margin * (high - low) or max(0.1, 0.05 * abs(high))
-    return low - room, high + room
+    padding = margin * (high - low) or max(0.1, 0.05 * abs(high))
+    return low - padding, high + padding
 
 
 def round_numbers(low: float, high: float, *, most: int = 6) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten between the two, at most so many."""
+    """Multiples of 1, 2 or 5 times a power of ten in [low, high]; `most` of them at most."""
     step = 10.0 ** math.floor(math.log10((high - low) / most))
     for factor in (1, 2, 5, 10, 20):
         first, last = math.ceil(low / (factor * step)), math.floor(high / (factor * step))
         if last - first < most:
             return [round(index * factor * step, 12) for index in range(first, last + 1)]
-    raise AssertionError("a step of twenty times the power of ten always leaves few enough")
+    raise AssertionError("twenty times the power of ten always gives few enough multiples")
 
 
 def round_powers(low: float, high: float, *, most: int = 6) -> list[float]:
-    """Round numbers for a logarithmic axis: 1, 2, 5 of each power of ten, or fewer of them.
+    """Round numbers for a logarithmic axis: 1, 2, 5 times each power of ten, or fewer.
 
-    On an axis so short that it holds one of those at most, the numbers are as far apart as on any other.
+    An axis too short to contain two of those has linearly spaced ticks.
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
@@ -80,7 +80,7 @@ def round_powers(low: float, high: float, *, most: int = 6) -> list[float]:
 
 
 def round_durations(low: float, high: float, *, log: bool, most: int = 6) -> list[float]:
-    """Seconds, minutes or hours for an axis of time."""
+    """Round durations for a time axis, in seconds."""
     if log:
         found = [seconds for seconds in DURATIONS if low <= seconds <= high]
         return found[:: math.ceil(len(found) / most) or 1]

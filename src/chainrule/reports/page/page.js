@@ -1,28 +1,28 @@
 "use strict";
-// Interaction only: without this script the page shows the same, coloured by the best model.
+// Interaction only: without this script the page has the same content, coloured by the best model.
 
 const find = (selector) => document.querySelector(selector);
 
-// Light, dark, or as the system says. A page from a file may have no storage; then the choice lasts for the visit.
+// Light, dark or system theme. A page opened from a file may have no storage; then the choice lasts until it is closed.
 const theme = find("#theme");
 const themes = ["system", "light", "dark"];
-const remember = {
+const storedTheme = {
   get: () => { try { return localStorage.getItem("chainrule-theme"); } catch { return null; } },
-  set: (value) => { try { localStorage.setItem("chainrule-theme", value); } catch { /* not kept */ } },
+  set: (value) => { try { localStorage.setItem("chainrule-theme", value); } catch { /* not stored */ } },
 };
-function wear(choice) {
+function setTheme(choice) {
   document.documentElement.dataset.theme = choice;
   theme.querySelector("span").textContent = choice;
 }
 theme.hidden = false;
-wear(themes.includes(remember.get()) ? remember.get() : "system");
+setTheme(themes.includes(storedTheme.get()) ? storedTheme.get() : "system");
 theme.addEventListener("click", () => {
   const next = themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % themes.length];
-  wear(next);
-  remember.set(next);
+  setTheme(next);
+  storedTheme.set(next);
 });
 
-// The command that repeats the comparison.
+// Copy the command that reproduces the report.
 const copy = find("#copy");
 copy.hidden = false;
 copy.addEventListener("click", async () => {
@@ -30,14 +30,14 @@ copy.addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(command.textContent);
     copy.textContent = "Copied";
-  } catch {  // no clipboard here: select it, so that the keyboard can copy it
+  } catch {  // no clipboard access: select the command, so that the keyboard can copy it
     getSelection().selectAllChildren(command);
     copy.textContent = "Selected";
   }
   setTimeout(() => { copy.textContent = "Copy"; }, 2000);
 });
 
-// What is under the pointer.
+// Tooltip.
 const tip = find("#tip");
 function show(text, event) {
   tip.textContent = text;
@@ -50,14 +50,14 @@ function show(text, event) {
 }
 document.addEventListener("pointermove", (event) => {
   const target = event.target.closest("[data-tip]");
-  const token = event.target.closest("[data-passage] > span");
+  const token = event.target.closest("[data-excerpt] > span");
   if (target) show(target.dataset.tip, event);
-  else if (token) show(paid(token), event);
+  else if (token) show(surprisalsOf(token), event);
   else tip.hidden = true;
 });
 document.addEventListener("pointerleave", () => { tip.hidden = true; });
 
-// In a chart, the model under the pointer stands out.
+// In a chart, highlight the model under the pointer.
 for (const figure of document.querySelectorAll("figure:has(.chart)")) {
   figure.addEventListener("pointerover", (event) => {
     const chosen = event.target.closest("[data-name]")?.dataset.name;
@@ -69,47 +69,47 @@ for (const figure of document.querySelectorAll("figure:has(.chart)")) {
   figure.addEventListener("pointerleave", () => figure.classList.remove("focused"));
 }
 
-// The text, coloured by one model's surprise or by the difference of two.
+// The text, coloured by the surprisal of one model or by the difference between two.
 const stored = find("#surprisals");
-const { bits, surprise, advantage } = stored ? JSON.parse(stored.textContent) : { bits: [] };
+const { bits, surprisalSteps, differenceSteps } = stored ? JSON.parse(stored.textContent) : { bits: [] };
 const steps = (value, edges) => edges.filter((edge) => value >= edge).length;
-const place = (token) => [token.parentElement.dataset.passage, [...token.parentElement.children].indexOf(token)];
+const position = (token) => [token.parentElement.dataset.excerpt, [...token.parentElement.children].indexOf(token)];
 
-function paid(token) {
-  const [passage, index] = place(token);
-  const lines = Object.entries(bits[passage]).map(([model, values]) => [values[index], model]);
+function surprisalsOf(token) {
+  const [excerpt, index] = position(token);
+  const lines = Object.entries(bits[excerpt]).map(([model, values]) => [values[index], model]);
   lines.sort((one, two) => one[0] - two[0]);
-  const said = JSON.stringify(token.textContent.replace("↵\n", "\n"));
-  return [said, ...lines.map(([value, model]) => `${value.toFixed(2)} bits  ${model}`)].join("\n");
+  const text = JSON.stringify(token.textContent.replace("↵\n", "\n"));
+  return [text, ...lines.map(([value, model]) => `${value.toFixed(2)} bits  ${model}`)].join("\n");
 }
 
-function shade(model, rival, index) {
-  if (!rival) return `heat-${steps(model[index], surprise)}`;
-  const gain = rival[index] - model[index];
-  const level = steps(Math.abs(gain), advantage);
+function colourClass(model, other, index) {
+  if (!other) return `heat-${steps(model[index], surprisalSteps)}`;
+  const gain = other[index] - model[index];
+  const level = steps(Math.abs(gain), differenceSteps);
   return level === 0 ? "even" : `${gain > 0 ? "ahead" : "behind"}-${level}`;
 }
 
-function colour() {
+function colourText() {
   const model = find("#model").value;
-  const rival = find("#rival").value;
-  for (const text of document.querySelectorAll("[data-passage]")) {
-    const values = bits[text.dataset.passage];
+  const other = find("#other").value;
+  for (const text of document.querySelectorAll("[data-excerpt]")) {
+    const values = bits[text.dataset.excerpt];
     [...text.children].forEach((token, index) => {
-      token.className = shade(values[model], rival && values[rival], index);
+      token.className = colourClass(values[model], other && values[other], index);
     });
   }
   for (const mean of document.querySelectorAll("[data-model]")) {
-    mean.classList.toggle("chosen", [model, rival].includes(mean.dataset.model));
+    mean.classList.toggle("chosen", [model, other].includes(mean.dataset.model));
   }
-  find("#key-surprise").hidden = rival !== "";
-  find("#key-difference").hidden = rival === "";
+  find("#key-surprisal").hidden = other !== "";
+  find("#key-difference").hidden = other === "";
   find("#key-difference .first").textContent = model;
-  find("#key-difference .second").textContent = rival;
+  find("#key-difference .second").textContent = other;
 }
 
 if (stored) {
   find(".controls").hidden = false;
-  find(".controls").addEventListener("change", colour);
-  colour();
+  find(".controls").addEventListener("change", colourText);
+  colourText();
 }

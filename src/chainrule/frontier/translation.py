@@ -1,4 +1,4 @@
-"""Ways to translate: token by token, by beam search, by drafts, or in parallel."""
+"""Translation workload: greedy search, beam search, speculative decoding and parallel decoding."""
 
 from __future__ import annotations
 
@@ -11,27 +11,34 @@ from chainrule.decoding import Search, TranslatedText
 from chainrule.decoding.drafts import Drafter
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.translation import corpus_scores, metrics
-from chainrule.frontier.task import Output, Quality, Task, Way, distinct_names, run_identity, runs_fact
+from chainrule.frontier.workload import (
+    DecodedItem,
+    DecodingMethod,
+    Quality,
+    Workload,
+    distinct_names,
+    run_descriptions,
+    run_identity,
+)
 from chainrule.interface.capabilities import BlockPredictor
 from chainrule.interface.conditional import ParallelModel
-from chainrule.models.hybrid_regressive import HybridRegressive
 from chainrule.runs import TranslationRun
 
 PASSES = (1, 2, 4, 10)
-QUALITY_BATCH = 16  # sentences at once where nobody looks at the clock
+QUALITY_BATCH = 16  # batch size where speed is not measured
 GREEDY = "greedy"
 
 
 class Sentences(NamedTuple):
-    """What is translated, and what it should become."""
+    """Source sentences with their reference translations."""
 
     sources: list[str]
     references: list[str]
-    language: str  # of the references, or "" where nobody says
+    language: str  # of the references; "" if unknown
 
 
-class TranslatingWay(Way):
-    """Translations by one search; with a draft, the same ones."""
+class TranslationMethod(DecodingMethod):
+    """Translation by one search, with or without a draft, which does not change the output."""
 
     def __init__(
         self,
@@ -42,21 +49,21 @@ class TranslatingWay(Way):
         search: Search,
         draft: TranslationRun | str | None = None,
     ) -> None:
-        super().__init__(run, opened.config.family, label, twin=None if draft is None else GREEDY)
+        super().__init__(run, opened.config.family, label, reference=None if draft is None else GREEDY)
         self.opened, self.sentences, self.search, self.draft = opened, sentences, search, draft
         self.translator = opened.translator()
 
-    def write(self, items: Sequence[int], batch: int) -> list[Output]:
+    def decode(self, items: Sequence[int], batch: int) -> list[DecodedItem]:
         found = self._translate([self.sentences.sources[item] for item in items], batch)
-        return [Output(best.text, best.tokens) for best in found]
+        return [DecodedItem(best.text, best.tokens) for best in found]
 
-    def assess(self) -> Quality:
+    def measure_quality(self) -> Quality:
         sources, references, language = self.sentences
-        metrics(language)  # what is missing is said before the work, not after it
+        metrics(language)  # raises before the work if sacrebleu is missing
         texts = [best.text for best in self._translate(sources, QUALITY_BATCH)]
         found: dict[str, Any] = corpus_scores(texts, references, target_language=language)
         return Quality(
-            figures={"BLEU": found["bleu"], "chrF": found["chrf"]},
+            metrics={"BLEU": found["bleu"], "chrF": found["chrf"]},
             signatures={"BLEU": found["bleu_signature"], "chrF": found["chrf_signature"]},
         )
 
@@ -69,11 +76,11 @@ class TranslatingWay(Way):
         return None if self.draft is None else self.opened.drafter(self.draft)
 
 
-class Translating(Task):
-    """Sentences with their references."""
+class TranslationWorkload(Workload):
+    """Sentences to translate, with their references."""
 
-    item, rate = "sentence", "sentences"
-    measure, more_is_better = "BLEU", True
+    item, throughput = "sentence", "sentences"
+    metric, higher_is_better = "BLEU", True
 
     def __init__(
         self,
@@ -86,34 +93,33 @@ class Translating(Task):
         draft: TranslationRun | None = None,
         limit: int | None = None,
     ) -> None:
-        """The first `limit` sentences, or all of them."""
+        """Use the first `limit` sentences, or all of them."""
         if len(sources) != len(references):
-            raise DataError(
-                f"{len(sources)} sources came with {len(references)} references; give one reference to each"
-            )
+            raise DataError(f"got {len(sources)} sources and {len(references)} references; give one reference to each")
         if not sources:
-            raise DataError("there is nothing to translate: the sources are empty; give at least one line")
+            raise DataError("the file of sources is empty; give at least one line")
         if not passes or min(passes) < 1:
-            raise ConfigError(f"passes are counted from 1 on, got {list(passes)}; for example 1,2,4,10")
+            raise ConfigError(f"numbers of passes must be at least 1 (got {list(passes)}); for example 1,2,4,10")
         self.runs, self.names = runs, distinct_names(runs)
         language = next(filter(None, (run.config.data.target_language for run in runs)), "")
         self.sentences = Sentences(list(sources[:limit]), list(references[:limit]), language)
-        self.items = len(self.sentences.sources)
+        self.size = len(self.sentences.sources)
         self.beam, self.draft = beam, draft
-        self.ways = [
-            TranslatingWay(name, run, self.sentences, label, search, guesses)
+        self.methods = [
+            TranslationMethod(name, run, self.sentences, label, search, drafting)
             for name, run in zip(self.names, runs, strict=True)
-            for label, search, guesses in self._choices(run, passes)
+            for label, search, drafting in self._searches(run, passes)
         ]
 
-    def _choices(
+    def _searches(
         self, run: TranslationRun, passes: Sequence[int]
     ) -> Iterator[tuple[str, Search, TranslationRun | str | None]]:
-        """The ways that a run has: what to call it, how to search, and who guesses ahead."""
+        """The decoding methods of a run: label, search and draft."""
         model = run.model
-        if isinstance(model, HybridRegressive):
-            yield f"every {ordinal(model.config.every)} token", Search(), None
-        elif isinstance(model, ParallelModel):
+        if isinstance(model, ParallelModel):
+            if model.fixed_schedule is not None:
+                yield model.fixed_schedule, Search(), None
+                return
             for count in passes if model.default_budget.passes > 1 else [1]:
                 yield f"{count} pass{'es' if count > 1 else ''}", Search(passes=count, beam=1), None
             if self.beam > 1 and model.default_budget.beam > 1:
@@ -127,23 +133,17 @@ class Translating(Task):
             if self.beam > 1:
                 yield f"beam {self.beam}", Search(beam=self.beam), None
 
-    def facts(self) -> dict[str, Any]:
+    def protocol(self) -> dict[str, Any]:
         return {
-            "runs": runs_fact(self.names, self.runs),
-            "sentences": self.items,
-            "quality": f"of all {self.items:,} sentences, {QUALITY_BATCH} at a time",
-            "speed": "from text to text: cutting into tokens and joining them is part of it",
+            "runs": run_descriptions(self.names, self.runs),
+            "sentences": self.size,
+            "quality": f"on all {self.size:,} sentences, batch size {QUALITY_BATCH}",
+            "speed": "from text to text, tokenization and detokenization included",
         }
 
     def identity(self) -> dict[str, Any]:
         return {
             "choice of runs": [run_identity(run) for run in self.runs],
-            "choice of ways": [way.name for way in self.ways],
+            "choice of decoding methods": [method.name for method in self.methods],
             "text": fingerprint("lines", self.sentences.sources, self.sentences.references),
         }
-
-
-def ordinal(number: int) -> str:
-    """2 as 2nd."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
-    return f"{number}{ending}"

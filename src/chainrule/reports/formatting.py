@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: no more digits than mean something."""
+"""Numbers for display, with about three significant digits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def count(number: float) -> str:
 
 
 def memory(size: float) -> str:
-    """Bytes in units of 1000."""
+    """612300000 as 612 MB, in units of 1000."""
     for unit, letters in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= unit:
             return f"{digits(size / unit)} {letters}"
@@ -23,7 +23,7 @@ def memory(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, whichever is near."""
+    """90 as 1.5 min: seconds, minutes, hours or days."""
     for unit, letters in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= unit:
             return f"{plain(round(seconds / unit, 1))} {letters}"
@@ -37,7 +37,7 @@ def digits(number: float) -> str:
 
 
 def plain(number: float) -> str:
-    """A round number without noughts that say nothing."""
+    """A number without trailing zeros."""
     return f"{number:g}"
 
 
