@@ -147,7 +147,7 @@ def test_an_unsupported_verb_is_refused_in_one_line(text_file: Path, tmp_path: P
         (("fill", tmp_path / "elmo", "--text", "a <> b"), "give a run that fills gaps"),
         (("generate", tmp_path / "elmo"), "give a run that writes text"),
         (("embed", tmp_path / "elmo", "--out", tmp_path / "vectors.txt"), "neither .npz nor .npy"),
-        (("export", tmp_path / "elmo", "--to", "hf", "--out", tmp_path / "hf"), "are written for gpt and bert"),
+        (("export", tmp_path / "elmo", "--to", "hf", "--out", tmp_path / "hf"), "only gpt and bert can be exported"),
         (("verify", tmp_path / "elmo"), "has no likelihood to verify"),
         (("train", "t5", "--out", tmp_path / "t5"), "no data was given; name a file"),
     ):

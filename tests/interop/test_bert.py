@@ -69,7 +69,7 @@ def texts() -> Sequences:
 def framed(model: BERT, given: Sequences) -> dict[str, torch.Tensor]:
     """The same texts as inputs of transformers."""
     rows = [
-        [model.special.start, *row[:length].tolist(), model.special.end]
+        [model.special.cls_id, *row[:length].tolist(), model.special.sep_id]
         for row, length in zip(given.ids, given.lengths, strict=True)
     ]
     ids, lengths = Sequences.pack(rows)
@@ -87,7 +87,7 @@ def assert_same(model: BERT, twin: torch.nn.Module, given: Sequences) -> None:
     if model.head is not None:
         hidden = torch.zeros_like(real)
         hidden[:, 1] = True
-        masked = given._replace(ids=given.ids.masked_fill(hidden, model.special.mask))
+        masked = given._replace(ids=given.ids.masked_fill(hidden, model.special.mask_id))
         logits = twin(**framed(model, masked)).logits[:, 2]
         expected = logits[:, : model.vocabulary].log_softmax(-1)
         torch.testing.assert_close(model.predict(given, hidden).log_softmax(-1), expected, **TOLERANCE)
@@ -201,7 +201,7 @@ def test_a_real_bert_has_the_vectors_of_transformers_after_import_and_export(tmp
     text = "Two dogs play in the unhurried snow."
     ids = tokenizer.encode(text)
     encoded = there(text, return_tensors="pt")
-    assert [model.special.start, *ids, model.special.end] == encoded["input_ids"][0].tolist()
+    assert [model.special.cls_id, *ids, model.special.sep_id] == encoded["input_ids"][0].tolist()
     with torch.no_grad():
         expected = twin(**encoded).last_hidden_state[:, 1:-1]
     torch.testing.assert_close(model.embed(Sequences.pack([ids])), expected, **TOLERANCE)

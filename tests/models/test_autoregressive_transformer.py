@@ -1,4 +1,4 @@
-"""AT: attention alone carries the decoder from one step to the next."""
+"""The autoregressive transformer; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def batch() -> Batch:
 
 @torch.no_grad()
 def test_the_model_computes_its_equations() -> None:
-    """Word by word, as the docstring has it; the projection acts on the context here, and not on the source."""
+    """Token by token, following the docstring; here P and p are applied to the context, not to the source."""
     model, (target, source) = model_of(), batch()
     assert model.tokens.embedding is not None
     assert model.tokens.source is not None
     directions, sources = rms_norm(model.tokens.embedding), rms_norm(model.tokens.source)
     lstm = model.encoder.forward_layers[0]
     for row, length in enumerate(source.lengths.tolist()):
-        read = sources[source.ids[row, :length]]
-        vectors = lstm.naive(read[:, None], lstm.initial(1), lstm.recurrent_weight)[0][:, 0]  # (S, D)
+        embedded = sources[source.ids[row, :length]]
+        vectors = lstm.naive(embedded[:, None], lstm.initial(1), lstm.recurrent_weight)[0][:, 0]  # (S, D)
         hidden = vectors[-1]
         for time, token in enumerate([VOCABULARY, *target.ids[row, :-1].tolist()]):
             e = directions[token]
@@ -48,26 +48,26 @@ def test_the_model_computes_its_equations() -> None:
 
 
 @torch.no_grad()
-def test_attention_maps_are_distributions_over_real_source_tokens() -> None:
+def test_attention_maps_are_distributions_over_unpadded_source_tokens() -> None:
     maps, (_, source) = model_of().attention_maps(batch()), batch()
     torch.testing.assert_close(maps.sum(-1), torch.ones_like(maps[..., 0]))
     assert not maps.masked_select(~source.mask[:, None]).any()
 
 
 @torch.no_grad()
-def test_what_is_remembered_of_the_target_is_one_vector() -> None:
+def test_the_decoder_state_is_one_vector_besides_the_source() -> None:
     model = model_of()
     step = model.start(batch().source)
     sizes = set()
     for token in batch().target.ids.t():
         sizes.add(sum(tensor[0].numel() for tensor in tensors(step.state)))
         step = model.step(token, step.state)
-    assert sizes == {WIDTH + 5 * (6 + WIDTH) + 1}  # h, keys and values of the source, its length
+    assert sizes == {WIDTH + 5 * (6 + WIDTH) + 1}  # h, source keys and values, source length
 
 
 def test_it_learns_to_copy() -> None:
     torch.manual_seed(0)
     sizes = {"vocabulary": 6, "source_vocabulary": 6, "width": 32, "attention_width": 32, "dropout": 0.0}
     model = AutoregressiveTransformer(AutoregressiveTransformerConfig.parse(sizes))
-    learn(model, turned=False, steps=400)
-    assert exact_matches(model, turned=False) > 0.9
+    learn(model, reverse=False, steps=400)
+    assert exact_matches(model, reverse=False) > 0.9

@@ -18,39 +18,39 @@ def elmo(**settings: object) -> ELMo:
     return model.double().eval()
 
 
-def test_the_forward_vector_never_sees_the_future_and_the_backward_one_never_the_past() -> None:
+def test_forward_vectors_do_not_depend_on_the_future_nor_backward_vectors_on_the_past() -> None:
     model = elmo()
     ids = torch.randint(VOCABULARY, (1, 8), generator=torch.Generator().manual_seed(1))
     plain = model.layers(Sequences.full(ids))[1:]
-    for place in range(8):
+    for position in range(8):
         changed = ids.clone()
-        changed[0, place] = (ids[0, place] + 1) % VOCABULARY
+        changed[0, position] = (ids[0, position] + 1) % VOCABULARY
         found = model.layers(Sequences.full(changed))[1:]
         forward, backward = (half.abs().sum((0, 1, 3)) for half in (found - plain).split(WIDTH, dim=-1))
-        assert not forward[:place].any()
-        assert forward[place:].all()
-        assert not backward[place + 1 :].any()
-        assert backward[: place + 1].all()
+        assert not forward[:position].any()
+        assert forward[position:].all()
+        assert not backward[position + 1 :].any()
+        assert backward[: position + 1].all()
 
 
-def test_both_directions_are_normalised_models_of_texts() -> None:
+def test_both_language_models_are_normalised() -> None:
     model = elmo()
     every = torch.tensor(list(itertools.product(range(VOCABULARY), repeat=3)))
     assert torch.allclose(model.log_probs(Sequences.full(every)).exp().sum(1), torch.ones(2, dtype=torch.float64))
 
 
-def test_the_backward_model_is_a_forward_one_of_the_text_turned_round() -> None:
+def test_the_backward_model_is_a_forward_model_of_the_reversed_text() -> None:
     model = elmo()
-    model.right_to_left.load_state_dict(model.forwards.state_dict())
+    model.backwards.load_state_dict(model.forwards.state_dict())
     with torch.no_grad():
-        model.tokens.matrix[:, -1] = model.tokens.matrix[:, -2]  # where they start from
+        model.tokens.matrix[:, -1] = model.tokens.matrix[:, -2]  # the start symbols
     ids = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(2))
     lengths = torch.tensor([7, 3, 5])
-    turned = torch.stack(
+    reversed_ids = torch.stack(
         [torch.cat([row[:length].flip(0), row[length:]]) for row, length in zip(ids, lengths, strict=True)]
     )
     forward, backward = model.log_probs(Sequences(ids, lengths))
-    assert torch.allclose(model.log_probs(Sequences(turned, lengths)), torch.stack([backward, forward]))
+    assert torch.allclose(model.log_probs(Sequences(reversed_ids, lengths)), torch.stack([backward, forward]))
 
 
 @torch.no_grad()
@@ -74,7 +74,7 @@ def test_a_vector_is_a_weighted_mean_of_all_layers_times_a_scale() -> None:
     texts = Sequences.full(torch.randint(VOCABULARY, (2, 5)))
     layers = model.layers(texts)
     assert layers.shape == (3, 2, 5, 2 * WIDTH)
-    assert torch.equal(layers[0, ..., :WIDTH], layers[0, ..., WIDTH:])  # the word's own embedding, twice
+    assert torch.equal(layers[0, ..., :WIDTH], layers[0, ..., WIDTH:])  # the embedding, twice
     with torch.no_grad():
         model.mix.weights.copy_(torch.tensor([0.0, 2.0, 4.0]).log())
         model.mix.scale.fill_(3.0)
@@ -84,16 +84,16 @@ def test_a_vector_is_a_weighted_mean_of_all_layers_times_a_scale() -> None:
     assert model.mix.scale.grad is not None
 
 
-def test_a_layer_is_added_to_what_it_reads() -> None:
+def test_upper_layers_are_residual() -> None:
     model = elmo()
-    for direction in (model.forwards, model.right_to_left):
+    for direction in (model.forwards, model.backwards):
         for parameter in direction.layers[1].parameters():
-            torch.nn.init.zeros_(parameter)  # so that the layer itself gives nothing
+            torch.nn.init.zeros_(parameter)  # so that its output is zero
     layers = model.layers(Sequences.full(torch.randint(VOCABULARY, (2, 5))))
     assert torch.equal(layers[2], layers[1])
 
 
-def test_a_new_mix_takes_all_layers_alike() -> None:
+def test_an_untrained_mix_weights_all_layers_equally() -> None:
     torch.manual_seed(0)
     model = ELMo(ELMoConfig(vocabulary=VOCABULARY, width=WIDTH)).eval()
     texts = Sequences.full(torch.randint(VOCABULARY, (2, 5)))

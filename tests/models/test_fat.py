@@ -147,13 +147,13 @@ def test_a_model_that_writes_from_the_end_says_so() -> None:
 # Learning
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_it_learns_to_copy_and_to_turn_round(turned: bool) -> None:
+@pytest.mark.parametrize("reverse", [False, True])
+def test_it_learns_to_copy_and_to_reverse(reverse: bool) -> None:
     torch.manual_seed(0)
     sizes = {"vocabulary": 6, "source_vocabulary": 6, "width": 32, "encoder_layers": 2, "dropout": 0.0}
     model = FAT(FATConfig.parse(sizes))
-    learn(model, turned=turned, steps=200)
-    assert exact_matches(model, turned=turned) > 0.9
+    learn(model, reverse=reverse, steps=200)
+    assert exact_matches(model, reverse=reverse) > 0.9
 
 
 # The hybrid forward pass

@@ -146,7 +146,7 @@ def learn(model: Hybrid, objective: Objective, steps: int) -> None:
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.AdamW(model.parameters(), 0.005, weight_decay=0.0)
     for _ in range(steps):
-        batch = pairs(model, 32, turned=True, generator=generator)
+        batch = pairs(model, 32, reverse=True, generator=generator)
         real = batch.target.mask
         loss = objective(model, model.hidden(batch)[real], batch.target.ids[real]) / real.sum()
         optimizer.zero_grad()
@@ -159,16 +159,16 @@ def learn(model: Hybrid, objective: Objective, steps: int) -> None:
 def test_both_branches_learn_to_turn_a_text_round() -> None:
     model = learner()
     learn(model, BranchLikelihood(0.5), steps=200)
-    assert exact_matches(model, turned=True) > 0.9
+    assert exact_matches(model, reverse=True) > 0.9
     for gamma in (0.0, 1.0):
-        assert exact_matches(model.with_gamma(gamma), turned=True) > 0.8
+        assert exact_matches(model.with_gamma(gamma), reverse=True) > 0.8
 
 
 def test_without_a_loss_of_its_own_the_second_branch_starves() -> None:
     model = learner()
     learn(model, Likelihood(), steps=200)
-    assert exact_matches(model.with_gamma(0.0), turned=True) > 0.8
-    assert exact_matches(model.with_gamma(1.0), turned=True) < 0.3
+    assert exact_matches(model.with_gamma(0.0), reverse=True) > 0.8
+    assert exact_matches(model.with_gamma(1.0), reverse=True) < 0.3
 
 
 def test_a_new_model_begins_with_the_frequencies_of_the_tokens() -> None:

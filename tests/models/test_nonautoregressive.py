@@ -269,8 +269,8 @@ def learner(name: str) -> ParallelModel:
     return NonAutoregressive(NonAutoregressiveConfig.parse({**sizes, **layers, "output": name}))
 
 
-@pytest.mark.parametrize(("name", "turned"), [("ctc", True), ("masked", False), ("every", True)])
-def test_it_learns_to_turn_a_text_round_or_to_copy_it(name: str, turned: bool) -> None:
+@pytest.mark.parametrize(("name", "reverse"), [("ctc", True), ("masked", False), ("every", True)])
+def test_it_learns_to_reverse_or_copy_a_sequence(name: str, reverse: bool) -> None:
     """Turning it round takes masks longer: which source token a position wants depends on a length and a place."""
     model = learner(name).train()
     teacher = WholeTargets(model)
@@ -280,11 +280,11 @@ def test_it_learns_to_turn_a_text_round_or_to_copy_it(name: str, turned: bool) -
         for group in optimizer.param_groups:
             group["lr"] = 0.01 * (1 - step / 310)
         optimizer.zero_grad()
-        teacher.gradient(pairs(model, 32, turned=turned, generator=chance))
+        teacher.gradient(pairs(model, 32, reverse=reverse, generator=chance))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()
-    target, source = pairs(model, 64, turned=turned, generator=torch.Generator().manual_seed(2))
+    target, source = pairs(model, 64, reverse=reverse, generator=torch.Generator().manual_seed(2))
     assert source is not None
     usual = model.default_budget
     written = model.generate(source, usual)

@@ -1,4 +1,4 @@
-"""What training asks of every model of a text that has an objective of its own."""
+"""Training of the models of single texts that define their own objective."""
 
 import numpy as np
 import pytest
@@ -17,10 +17,10 @@ from chainrule.types import Batch, Sequences
 
 VOCABULARY = 9
 FORMS = {
-    "bert": {"layers": 1, "width": 8, "heads": 2, "context": 8, "share": 0.3},
+    "bert": {"layers": 1, "width": 8, "heads": 2, "context": 8, "mask_rate": 0.3},
     "elmo": {"layers": 1, "width": 6},
 }
-UNUSED = {"elmo": {"mix.weights", "mix.scale"}, "bert": {"body.texts"}}  # by the loss, wholly or in part
+UNUSED = {"elmo": {"mix.weights", "mix.scale"}, "bert": {"body.token_types"}}  # not or only partly used by the loss
 
 
 def model_of(family: str) -> OwnObjective:
@@ -40,7 +40,7 @@ def a_batch() -> Batch:
 
 
 @pytest.mark.parametrize("family", FORMS)
-def test_a_batch_in_pieces_has_the_gradient_of_the_whole(family: str) -> None:
+def test_the_gradient_does_not_depend_on_the_number_of_micro_batches(family: str) -> None:
     gradients = []
     for pieces in (1, 3):
         model = model_of(family).double().eval()
@@ -51,10 +51,10 @@ def test_a_batch_in_pieces_has_the_gradient_of_the_whole(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FORMS)
-def test_every_weight_that_the_loss_needs_learns(family: str) -> None:
+def test_every_parameter_used_by_the_loss_has_a_gradient(family: str) -> None:
     model = model_of(family)
     with torch.no_grad():
-        for parameter in model.parameters():  # branches begin at zero
+        for parameter in model.parameters():  # residual branches are initialised to zero
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     WholeTargets(model).gradient(a_batch())
     idle = {name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()}
@@ -71,7 +71,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FORMS)
-def test_validation_is_the_same_each_time_and_leaves_the_random_numbers_of_training_alone(family: str) -> None:
+def test_validation_is_deterministic_and_does_not_touch_the_global_random_state(family: str) -> None:
     model = model_of(family).eval()
     torch.manual_seed(7)
     before = torch.get_rng_state()
@@ -84,9 +84,9 @@ def test_validation_is_the_same_each_time_and_leaves_the_random_numbers_of_train
 
 
 @pytest.mark.parametrize("family", FORMS)
-def test_it_learns_what_follows_from_the_words_around(family: str) -> None:
+def test_it_learns_to_predict_tokens_from_their_context(family: str) -> None:
     model = model_of(family)
-    ids = torch.arange(VOCABULARY)[:, None].expand(-1, 8)  # a text says one word again and again
+    ids = torch.arange(VOCABULARY)[:, None].expand(-1, 8)  # each text repeats one token
     batch = Batch(Sequences.full(ids))
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     learner = WholeTargets(model)

@@ -1,4 +1,4 @@
-"""The recurrent family as a language model."""
+"""Recurrent language models; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_rows_of_a_state_can_be_selected_and_merged(cell: str) -> None:
     rows = torch.tensor([2, 0, 2])
     following = torch.tensor([[1], [4], [6]])
     chosen = model.extend(following, select(state, rows)).logits
-    apart = merge([select(state, row[None]) for row in rows])
-    torch.testing.assert_close(model.extend(following, apart).logits, chosen)
+    merged = merge([select(state, row[None]) for row in rows])
+    torch.testing.assert_close(model.extend(following, merged).logits, chosen)
     for index, row in enumerate(rows.tolist()):
-        alone = model.extend(ids[row : row + 1], model.start().state).state
-        torch.testing.assert_close(model.extend(following[index : index + 1], alone).logits[0], chosen[index])
+        single = model.extend(ids[row : row + 1], model.start().state).state
+        torch.testing.assert_close(model.extend(following[index : index + 1], single).logits[0], chosen[index])
 
 
 @every_cell
@@ -65,18 +65,18 @@ def test_gradients_flow_through_a_carried_state_until_it_is_detached(cell: str) 
     model, ids = model_of(cell), text()
     first, second = ids.split(6, dim=1)
 
-    def gradient_at_the_first_token(*, cut: bool) -> torch.Tensor:
+    def gradient_at_the_first_token(*, detached: bool) -> torch.Tensor:
         before = tuple(tuple(part.requires_grad_() for part in layer) for layer in model.initial(None, 3))
         state = model.extend(first, before).state
-        loss = model.extend(second, detach(state) if cut else state).logits.square().sum()
+        loss = model.extend(second, detach(state) if detached else state).logits.square().sum()
         gradients = torch.autograd.grad(loss, list(tensors(before)), allow_unused=True)
         return torch.stack([torch.zeros(3, 8) if gradient is None else gradient for gradient in gradients])
 
-    assert gradient_at_the_first_token(cut=False).abs().max() > 0
-    assert gradient_at_the_first_token(cut=True).abs().max() == 0
+    assert gradient_at_the_first_token(detached=False).abs().max() > 0
+    assert gradient_at_the_first_token(detached=True).abs().max() == 0
 
 
-def test_tied_weights_are_one_table_without_the_row_of_bos() -> None:
+def test_the_tied_readout_is_the_embedding_table_without_bos() -> None:
     model = model_of(tied=True)
     model.readout(torch.ones(1, 8, dtype=torch.float64)).sum().backward()
     gradient = model.embedding.weight.grad
@@ -86,7 +86,7 @@ def test_tied_weights_are_one_table_without_the_row_of_bos() -> None:
     assert model.logits(Batch(Sequences.full(text()))).shape == (3, 12, VOCABULARY)
 
 
-def test_untied_weights_are_two_tables() -> None:
+def test_the_untied_readout_has_its_own_table() -> None:
     tied, untied = model_of(tied=True), model_of(tied=False)
     assert [table.shape[0] for table in tied.tables()] == [VOCABULARY + 1]
     assert [table.shape[0] for table in untied.tables()] == [VOCABULARY + 1, VOCABULARY]
@@ -101,31 +101,31 @@ def test_hidden_matrices_are_the_only_matrices_outside_the_tables() -> None:
     assert matrices == {"layers.0.input_weight", "layers.0.recurrent_weight"}
 
 
-def test_dropout_is_at_work_in_training_and_off_in_evaluation() -> None:
+def test_dropout_is_active_in_training_only() -> None:
     model, batch = model_of(dropout=0.5, recurrent_dropout=0.5), Batch(Sequences.full(text()))
     assert torch.equal(model.logits(batch), model.logits(batch))
     model.train()
     assert not torch.equal(model.logits(batch), model.logits(batch))
 
 
-def test_one_mask_covers_the_whole_segment() -> None:
+def test_one_dropout_mask_covers_the_whole_segment() -> None:
     model = model_of(dropout=0.5, width=64).train()
     dropped = model.hidden(Batch(Sequences.full(text()))) == 0  # (B, T, D); an LSTM's output is never exactly 0
     assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
     assert 0.3 < dropped.double().mean() < 0.7
 
 
-def test_what_lies_past_the_end_of_a_row_is_never_read() -> None:
+def test_padding_is_ignored() -> None:
     model, ids = model_of(), text()
     lengths = torch.tensor([12, 5, 1])
-    spoilt = ids.masked_fill(~Sequences(ids, lengths).mask, 10**6)
-    clean, dirty = (model.log_prob(Batch(Sequences(values, lengths))) for values in (ids, spoilt))
+    noisy = ids.masked_fill(~Sequences(ids, lengths).mask, 10**6)
+    clean, dirty = (model.log_prob(Batch(Sequences(values, lengths))) for values in (ids, noisy))
     torch.testing.assert_close(dirty, clean)
 
 
 @every_cell
 def test_every_cell_learns_to_remember_a_token(cell: str) -> None:
-    """A row repeats one token after a gap, which takes memory: without it the loss cannot fall below log 7."""
+    """A row repeats its first token after a gap; without memory the loss cannot fall below log 7."""
     model = model_of(cell, layers=1, width=24, dropout=0.0).float().train()
     first = torch.arange(VOCABULARY)[:, None]
     ids = torch.cat([first, torch.zeros(VOCABULARY, 4, dtype=torch.int64), first], dim=1)
@@ -138,7 +138,7 @@ def test_every_cell_learns_to_remember_a_token(cell: str) -> None:
     assert loss.item() < 0.1
 
 
-def test_the_segment_of_truncated_training_comes_from_the_settings() -> None:
+def test_the_segment_of_truncated_back_propagation_is_a_setting() -> None:
     assert model_of(segment=35).segment == 35
 
 

@@ -1,4 +1,4 @@
-"""Two stages: the second reads what the first expects."""
+"""Self-regressive language models; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 8
 
 
 def model_of(**settings: object) -> SelfRegressive:
-    """Shaken, because a new model has a gate and a W of zeros."""
+    """With perturbed parameters, because W and the gate are initialised to zero."""
     torch.manual_seed(0)
     config = SelfRegressiveConfig.parse({"vocabulary": VOCABULARY, "width": WIDTH, **settings})
     model = SelfRegressive(config).double().eval()
@@ -31,7 +31,7 @@ def text(rows: int = 3, length: int = 10) -> Tensor:
 
 @torch.no_grad()
 def test_the_model_computes_its_equations() -> None:
-    """Word by word, as the docstring has it."""
+    """Token by token, following the docstring."""
     model, ids = model_of(), text(rows=1)
     table = model.embedding.weight
     directions = F.normalize(table, dim=-1) * WIDTH**0.5
@@ -44,18 +44,18 @@ def test_the_model_computes_its_equations() -> None:
         z = previous @ w + first[0] @ u
         p1 = (z @ table[:-1].t() + model.first_bias).softmax(-1)
         expected = p1 @ directions[:-1]
-        read = torch.cat([expected, first[0]], dim=-1)
-        second = model.second.cell(read, second, model.second.recurrent_weight)
+        inputs = torch.cat([expected, first[0]], dim=-1)
+        second = model.second.cell(inputs, second, model.second.recurrent_weight)
         p2 = (second[0] @ table[:-1].t() + model.second_bias).softmax(-1)
-        share = torch.sigmoid(torch.cat([first[0], second[0]], dim=-1) @ model.gate_weight + model.gate_bias)
-        predictions.append(share * p1 + (1 - share) * p2)
+        gamma = torch.sigmoid(torch.cat([first[0], second[0]], dim=-1) @ model.gate_weight + model.gate_bias)
+        predictions.append(gamma * p1 + (1 - gamma) * p2)
     found = model.logits(Batch(Sequences.full(ids))).exp()
     torch.testing.assert_close(found[0], torch.cat(predictions), rtol=1e-5, atol=1e-6)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("candidates", [1, 3, VOCABULARY])
-def test_an_expectation_over_the_likeliest_words_leaves_the_rest_out(candidates: int) -> None:
+def test_the_expectation_is_over_the_most_likely_tokens(candidates: int) -> None:
     model = model_of(candidates=candidates)
     first = torch.randn(4, 2, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     logits = first @ model.embedding.weight[:-1].t() + model.first_bias
@@ -65,25 +65,25 @@ def test_an_expectation_over_the_likeliest_words_leaves_the_rest_out(candidates:
     torch.testing.assert_close(model.expected(first), kept @ directions, rtol=1e-5, atol=1e-6)
 
 
-def test_a_large_vocabulary_is_not_expected_over_as_a_whole() -> None:
+def test_large_vocabularies_take_the_expectation_over_a_few_candidates() -> None:
     sizes = [SelfRegressiveConfig(vocabulary=size).expected_over for size in (5, 1000, 1001, 33_000)]
     assert sizes == [5, 1000, 32, 32]
     assert SelfRegressiveConfig(vocabulary=33_000, candidates=33_000).expected_over == 33_000
 
 
 @torch.no_grad()
-def test_the_prediction_lies_between_those_of_the_two_stages() -> None:
+def test_the_mixture_lies_between_the_predictions_of_the_two_stages() -> None:
     model, batch = model_of(), Batch(Sequences.full(text()))
     hidden = model.hidden(batch)
     mixed = model.readout(hidden).exp()
     torch.testing.assert_close(mixed.sum(-1), torch.ones(3, 10, dtype=torch.float64))
-    alone = []
+    stages = []
     for gate in (40.0, -40.0):
         hidden[..., -1] = gate
-        alone.append(model.readout(hidden).exp())
-    assert bool((mixed <= torch.maximum(*alone) + 1e-12).all())
-    assert bool((mixed >= torch.minimum(*alone) - 1e-12).all())
-    assert not torch.allclose(*alone)
+        stages.append(model.readout(hidden).exp())
+    assert bool((mixed <= torch.maximum(*stages) + 1e-12).all())
+    assert bool((mixed >= torch.minimum(*stages) - 1e-12).all())
+    assert not torch.allclose(*stages)
 
 
 @torch.no_grad()
@@ -94,7 +94,7 @@ def test_the_state_does_not_grow_with_the_text() -> None:
     assert sizes[0] == sizes[1] == [(3, WIDTH)] * 4
 
 
-def test_both_stages_learn_from_the_mixture() -> None:
+def test_both_stages_get_gradients_from_the_mixture() -> None:
     model = model_of()
     (-model.log_prob(Batch(Sequences.full(text())))).sum().backward()
     assert all(parameter.grad is not None and bool(parameter.grad.any()) for parameter in model.parameters())

@@ -1,4 +1,4 @@
-"""The recurrent encoder–decoder; what holds for every family is in tests/testing."""
+"""The recurrent encoder–decoder; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -37,39 +37,39 @@ def targets(rows: int, length: int = 5) -> Sequences:
 
 @pytest.mark.parametrize("attention", ["dot", "none"])
 @torch.no_grad()
-def test_the_padding_of_a_source_may_hold_anything(attention: str) -> None:
+def test_source_padding_is_ignored(attention: str) -> None:
     model, target, source = model_of(attention=attention, bidirectional=True), targets(2), sources([5, 2])
-    scribbled = source.ids.clone()
-    scribbled[1, 2:4], scribbled[1, 4:] = -100, 10**6
-    clean, dirty = (model.log_prob(Batch(target, Sequences(ids, source.lengths))) for ids in (source.ids, scribbled))
+    noisy = source.ids.clone()
+    noisy[1, 2:4], noisy[1, 4:] = -100, 10**6
+    clean, dirty = (model.log_prob(Batch(target, Sequences(ids, source.lengths))) for ids in (source.ids, noisy))
     torch.testing.assert_close(clean, dirty, rtol=0, atol=0)
 
 
 @torch.no_grad()
-def test_without_attention_the_decoder_has_the_last_state_of_the_encoder_and_nothing_else() -> None:
+def test_without_attention_the_decoder_state_does_not_grow_with_the_source() -> None:
     model = model_of(attention="none")
     short, long = (sum(part.numel() for part in tensors(model.start(sources([n])).state)) for n in (2, 20))
     assert short == long
-    with pytest.raises(DecodingError, match="trained without attention"):
+    with pytest.raises(DecodingError, match="a model without attention has no attention maps"):
         model.attention_maps(Batch(targets(1), sources([3])))
 
 
 @torch.no_grad()
-def test_the_decoder_starts_where_the_encoder_ended() -> None:
+def test_the_decoder_starts_from_the_final_encoder_state() -> None:
     model, source = model_of(attention="none", layers=2), sources([4])
     embedded = model.tokens.embed_source(source.ids.t())
-    for layer, started in zip(model.encoder.forward_layers, model.initial(source, 1).layers, strict=True):
-        embedded, ended = layer(embedded, layer.initial(1))
-        for part, expected in zip(started, ended, strict=True):
+    for layer, initial in zip(model.encoder.forward_layers, model.initial(source, 1).layers, strict=True):
+        embedded, final = layer(embedded, layer.initial(1))
+        for part, expected in zip(initial, final, strict=True):
             torch.testing.assert_close(part, expected)
 
 
 @torch.no_grad()
-def test_a_prediction_is_the_equation_of_luong() -> None:
+def test_attention_is_that_of_luong() -> None:
     model, target, source = model_of(layers=1), targets(1, 1), sources([3])
     state = model.initial(source, 1)
     vectors = state.source.vectors[0]  # (S, D)
-    (hidden,) = model._write(torch.tensor([[model.bos]]), state.layers)[0][0]
+    (hidden,) = model._decode(torch.tensor([[model.bos]]), state.layers)[0][0]
     context = torch.softmax(vectors @ hidden, 0) @ vectors
     combined = torch.tanh(model.combine(torch.cat([context, hidden])))
     torch.testing.assert_close(model.logits(Batch(target, source))[0, 0], model.readout(combined[None])[0])
@@ -77,14 +77,14 @@ def test_a_prediction_is_the_equation_of_luong() -> None:
 
 
 @torch.no_grad()
-def test_attention_maps_are_distributions_over_the_real_source() -> None:
+def test_attention_maps_are_distributions_over_unpadded_source_tokens() -> None:
     maps = model_of().attention_maps(Batch(targets(2, 6), sources([5, 2])))
     assert maps.shape == (2, 6, 5)
     torch.testing.assert_close(maps.sum(-1), torch.ones(2, 6, dtype=torch.float64))
     assert not maps[1, :, 2:].any()
 
 
-def test_the_source_is_read_both_ways_where_there_is_attention_unless_told_otherwise() -> None:
+def test_the_encoder_is_bidirectional_by_default_only_with_attention() -> None:
     assert len(model_of().encoder.backward_layers) == 2
     assert len(model_of(bidirectional=False).encoder.backward_layers) == 0
     assert len(model_of(attention="none").encoder.backward_layers) == 0
@@ -101,28 +101,28 @@ def test_bad_settings_and_missing_sources_are_refused_in_one_line() -> None:
         model_of().start()
 
 
-def test_it_learns_to_turn_a_text_round() -> None:
+def test_it_learns_to_reverse_a_sequence() -> None:
     model = small_learner()
-    learn(model, turned=True, steps=150)
-    assert exact_matches(model, turned=True) > 0.9
+    learn(model, reverse=True, steps=150)
+    assert exact_matches(model, reverse=True) > 0.9
 
 
-def test_copying_it_looks_at_what_it_copies() -> None:
+def test_a_model_that_copies_attends_to_the_copied_token() -> None:
     model = small_learner()
-    learn(model, turned=False, steps=150)
-    assert exact_matches(model, turned=False) > 0.9
-    batch = pairs(model, 64, turned=False, generator=torch.Generator().manual_seed(3))
+    learn(model, reverse=False, steps=150)
+    assert exact_matches(model, reverse=False) > 0.9
+    batch = pairs(model, 64, reverse=False, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
-        looked_at = model.attention_maps(batch).argmax(-1)  # (B, T)
-    places = torch.arange(looked_at.shape[1]).expand_as(looked_at)
-    assert (looked_at == places)[batch.target.mask].float().mean() > 0.9
+        attended = model.attention_maps(batch).argmax(-1)  # (B, T)
+    positions = torch.arange(attended.shape[1]).expand_as(attended)
+    assert (attended == positions)[batch.target.mask].float().mean() > 0.9
 
 
 def test_without_attention_it_learns_to_copy_more_slowly() -> None:
     attentive, plain = small_learner(), small_learner(attention="none")
     for model in (attentive, plain):
-        learn(model, turned=False, steps=100)
-    assert exact_matches(plain, turned=False) < exact_matches(attentive, turned=False)
+        learn(model, reverse=False, steps=100)
+    assert exact_matches(plain, reverse=False) < exact_matches(attentive, reverse=False)
 
 
 def small_learner(**settings: Any) -> Seq2Seq:

@@ -80,8 +80,8 @@ def test_the_padding_of_a_source_may_hold_anything() -> None:
 @torch.no_grad()
 def test_the_order_of_the_source_matters(positions: str) -> None:
     model, target, source = tiny(positions=positions), Sequences.full(tokens(1, 6)), sources([6])
-    turned = Sequences(source.ids.flip(1), source.lengths)
-    assert not torch.allclose(model.log_prob(Batch(target, source)), model.log_prob(Batch(target, turned)))
+    flipped = Sequences(source.ids.flip(1), source.lengths)
+    assert not torch.allclose(model.log_prob(Batch(target, source)), model.log_prob(Batch(target, flipped)))
 
 
 @torch.no_grad()
@@ -123,15 +123,15 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
 
 def test_it_learns_to_turn_a_text_round() -> None:
     model = small_learner(heads=2)
-    learn(model, turned=True, steps=250)
-    assert exact_matches(model, turned=True) > 0.9
+    learn(model, reverse=True, steps=250)
+    assert exact_matches(model, reverse=True) > 0.9
 
 
 def test_copying_it_looks_at_what_it_copies() -> None:
     model = small_learner(heads=1)
-    learn(model, turned=False, steps=200)
-    assert exact_matches(model, turned=False) > 0.9
-    batch = pairs(model, 64, turned=False, generator=torch.Generator().manual_seed(3))
+    learn(model, reverse=False, steps=200)
+    assert exact_matches(model, reverse=False) > 0.9
+    batch = pairs(model, 64, reverse=False, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         looked_at = model.attention_maps(batch).argmax(-1)  # (B, T)
     places = torch.arange(looked_at.shape[1]).expand_as(looked_at)

@@ -59,8 +59,8 @@ def objective_score(
         batch = Batch(texts).to(model.device)
         with torch.random.fork_rng():
             torch.manual_seed(seed + number)
-            chance = model.draw_noise(batch)
-        total += float(model.loss(batch, chance))
+            noise = model.draw_noise(batch)
+        total += float(model.loss(batch, noise))
         count += int(texts.lengths.sum())
         if progress is not None:
             progress(min(1.0, count / limit))

@@ -79,7 +79,7 @@ def _bert(weights: CheckpointTensors, layers: int) -> dict[str, Tensor]:
     ours = {
         "words": weights["embeddings.word_embeddings.weight"],
         "positions": weights["embeddings.position_embeddings.weight"],
-        "texts": weights["embeddings.token_type_embeddings.weight"],
+        "token_types": weights["embeddings.token_type_embeddings.weight"],
         **weights.pair("embeddings.LayerNorm", "norm"),
     }
     for number in range(layers):
@@ -132,7 +132,7 @@ KINDS: Mapping[str, Kind] = {
             "inner": "intermediate_size",
             "activation": "hidden_act",
             "epsilon": "layer_norm_eps",
-            "texts": "type_vocab_size",
+            "token_types": "type_vocab_size",
         },
         supported={"position_embedding_type": ("absolute",), "is_decoder": (False,)},
         rename=_bert,

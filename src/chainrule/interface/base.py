@@ -144,16 +144,16 @@ class AutoregressiveModel(DensityModel):
         return self.token_log_probs(batch).sum(-1)
 
 
-STEP_AFTER_STEP: Mapping[str, Any] = {
+RECURRENT_RECIPE: Mapping[str, Any] = {
     "optimizer": "adamw",
     "learning_rate": 0.003,
     "betas": (0.9, 0.999),
     "weight_decay": 0.0,
 }
-"""A recipe for families that go through a text step after step.
+"""Training settings for recurrent families.
 
-AdamW, because there an error in a matrix acts on every step, and Muon's steps are large whatever the gradient. No
-decay: nothing is normalised, so shrinking a weight changes what a cell can say.
+AdamW instead of Muon: an error in a recurrent matrix acts on every time step, and the size of Muon's updates does not
+depend on the gradient. No weight decay: recurrent cells are not normalised, so shrinking weights reduces capacity.
 """
 
 
@@ -190,7 +190,7 @@ class OwnObjective(Trainable):
         """
 
     @abstractmethod
-    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    def loss(self, batch: Batch, noise: Tensor, *, smoothing: float = 0.0) -> Tensor:
         """The sum over the rows of what training minimises, in nats, with `smoothing` of each token's mass spread."""
 
 

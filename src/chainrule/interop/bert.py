@@ -24,7 +24,7 @@ from chainrule.features.folders import WEIGHTS, load_weights, read_config
 from chainrule.features.weights import BERT_BLOCK, MATRICES, CheckpointTensors, read_pretrained
 from chainrule.files import whole_file, write_whole
 from chainrule.interop.tokenizers import special_tokens
-from chainrule.models.bert import BERT, BERTConfig, Special
+from chainrule.models.bert import BERT, BERTConfig, SpecialIds
 from chainrule.nn.pretrained import Bert
 from chainrule.tokenizers.huggingface import HuggingFace
 
@@ -34,7 +34,7 @@ IMPOSSIBLE = -1e4  # a logit whose exponential is 0 in float32 and bfloat16
 EMBEDDINGS = {
     "body.words": "bert.embeddings.word_embeddings.weight",
     "body.positions": "bert.embeddings.position_embeddings.weight",
-    "body.texts": "bert.embeddings.token_type_embeddings.weight",
+    "body.token_types": "bert.embeddings.token_type_embeddings.weight",
 }
 NORMS = {
     "body.norm": "bert.embeddings.LayerNorm",
@@ -103,7 +103,7 @@ def _their_config(model: BERT) -> dict[str, Any]:
         "intermediate_size": shape.inner,
         "hidden_act": shape.activation,
         "layer_norm_eps": shape.epsilon,
-        "type_vocab_size": shape.texts,
+        "type_vocab_size": shape.token_types,
         "hidden_dropout_prob": shape.dropout,
         "attention_probs_dropout_prob": shape.dropout,
         "position_embedding_type": "absolute",
@@ -134,15 +134,15 @@ def _our_head(weights: CheckpointTensors) -> dict[str, Tensor]:
     return transform | weights.pair(NORMS["head.norm"], "head.norm") | {"head.bias": weights[BIAS]}
 
 
-def _special(folder: Path, tokenizer: HuggingFace) -> Special:
+def _special(folder: Path, tokenizer: HuggingFace) -> SpecialIds:
     found = [tokenizer.id_of(name) for name in NAMES]
     if None in found:
         missing = NAMES[found.index(None)]
         raise RunError(f"the tokenizer.json in {str(folder)!r} has no {missing}; it is not the tokenizer of a BERT")
-    return Special(*(place for place in found if place is not None))
+    return SpecialIds(*(index for index in found if index is not None))
 
 
-def _our_config(folder: Path, body: Bert, special: Special, *, head: bool) -> BERTConfig:
+def _our_config(folder: Path, body: Bert, special: SpecialIds, *, head: bool) -> BERTConfig:
     shape = body.shape
     try:
         return BERTConfig.parse(
@@ -156,7 +156,7 @@ def _our_config(folder: Path, body: Bert, special: Special, *, head: bool) -> BE
                 "dropout": read_config(folder).get("hidden_dropout_prob", 0.1),
                 "activation": shape.activation,
                 "epsilon": shape.epsilon,
-                "texts": shape.texts,
+                "token_types": shape.token_types,
                 "head": head,
                 **special._asdict(),
             }

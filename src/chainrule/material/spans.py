@@ -39,7 +39,10 @@ class SpanMaterial(OneText):
         self._sizes = {"vocabulary": words + sentinels, "source_vocabulary": words + sentinels}
         settings = T5Config.parse({**config.model, **self._sizes}, where="model")
         self.corruption = Corruption(
-            sentinels=range(words, words + sentinels), eos=self.tokenizer.eos, share=settings.share, mean=settings.span
+            sentinels=range(words, words + sentinels),
+            eos=self.tokenizer.eos,
+            share=settings.corruption_rate,
+            mean=settings.mean_span_length,
         )
         self.length = self._fitting(settings.context, config.train.segment)
         self.watched = self._with_gaps(self.held_out["validation"], config.train.validate_tokens)

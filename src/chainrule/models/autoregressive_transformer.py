@@ -1,4 +1,4 @@
-"""The autoregressive transformer (AT): attention alone carries the decoder from one step to the next."""
+"""The autoregressive transformer (AT): a decoder without recurrence, connected over time by attention queries only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.interface.base import STEP_AFTER_STEP, Advance, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, readable, shift_right
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.dropout import VariationalDropout
@@ -22,14 +22,14 @@ class AutoregressiveTransformerConfig(EmbeddingConfig):
     """Settings of the autoregressive transformer."""
 
     layers: int = Field(1, ge=1, description="LSTM layers of the encoder")
-    width: int = Field(256, ge=1, description="width of the embeddings, of the encoder and of the MLP")
-    attention_width: int = Field(128, ge=1, description="width of what scores a source token: the rows of H, W and U")
-    tied: bool = Field(False, description="the readout uses the target embeddings as its weights")
-    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, encoder layers and before the readout")
+    width: int = Field(256, ge=1, description="width of the embeddings, the encoder and the MLP")
+    attention_width: int = Field(128, ge=1, description="width of the hidden layer of the attention scores")
+    tied: bool = Field(False, description="tie the readout to the target embeddings")
+    dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, encoder layers and before the readout")
 
 
 class AutoregressiveTransformerState(NamedTuple):
-    """The last hidden vector, and the source as attention needs it: all that depends on it alone is done."""
+    """The last hidden vector, and the keys and values of the source, computed once."""
 
     hidden: Tensor  # (B, D) h
     keys: Tensor  # (B, S, A) W h̄
@@ -38,23 +38,23 @@ class AutoregressiveTransformerState(NamedTuple):
 
 
 class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
-    """AT: an LSTM reads the source; an MLP writes from the last word times what attention finds, without recurrence.
+    """AT: LSTM encoder; MLP decoder over the last token's embedding times an attention context, no recurrence.
 
-    With h̄_n the encoder's vectors, e_t the embedding of y_{t−1} (BOS first) and h_0 = h̄_N,
+    With h̄_n the encoder outputs, e_t the embedding of y_{t−1} (BOS first) and h_0 = h̄_N,
 
         α_tn = softmax_n(v · ReLU(H h_{t−1} + W h̄_n + U e_t + b))        c_t = Σ_n α_tn h̄_n
         h_t = ReLU(A (e_t ∘ (P c_t + p)) + a)                            P(y_t | y_<t, s) = softmax(B h_t + β)
 
-    after the notes, whose two-layer MLP is A and B. Scores are additive (Bahdanau et al., 2015) with a ReLU. The
-    notes' h is read as the MLP's hidden layer, the only vector that a step has and the next one can see; it reaches
-    that one through the scores alone. So of the target the model knows the last word and where it was looking: there
-    is no recurrent matrix, and no memory of what was said before. Σ_n α_tn = 1, so P and p act on the encoder's
-    vectors once instead of on c_t at every step; p begins at 1, and the product as e_t.
+    after the notes, whose two-layer MLP is A and B. Attention is additive (Bahdanau et al., 2015) with a ReLU. h is the
+    hidden layer of the MLP; it enters the next step only through the attention scores. The decoder thus sees the last
+    target token and, through h, where it attended before, and has no other memory of the target. As Σ_n α_tn = 1, P and
+    p are applied to the encoder outputs once instead of to c_t at every step. p is initialised to 1, so that the
+    product is initially close to e_t.
     """
 
     Config = AutoregressiveTransformerConfig
     task = "translation"
-    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "label_smoothing": 0.1}
+    recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "label_smoothing": 0.1}
     config: AutoregressiveTransformerConfig
     tokens: PairTable
 
@@ -78,7 +78,7 @@ class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
 
     def attention_maps(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)
-        return torch.stack(self._write(tokens, self.initial(batch.source, len(tokens))).weights, dim=1)
+        return torch.stack(self._decode(tokens, self.initial(batch.source, len(tokens))).weights, dim=1)
 
     def initial(self, source: Sequences | None, batch_size: int) -> AutoregressiveTransformerState:
         given = self.require_source(source)
@@ -93,30 +93,30 @@ class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
         before = cast(AutoregressiveTransformerState, state)
         if tokens.shape[1] == 0:
             return Advance(before.hidden[:, None][:, :0], before)
-        steps = self._write(tokens, before).hidden
+        steps = self._decode(tokens, before).hidden
         hidden = self.dropout(torch.stack(steps)).transpose(0, 1)
         return Advance(hidden, before._replace(hidden=steps[-1]))
 
-    def _write(self, tokens: Tensor, state: AutoregressiveTransformerState) -> DecodedSteps:
-        """One step after another, since each looks where the one before it has been looking."""
+    def _decode(self, tokens: Tensor, state: AutoregressiveTransformerState) -> DecodedSteps:
+        """Sequential, because the attention query of a step depends on the previous hidden vector."""
         embedded = self.dropout(self.tokens.embed(tokens.t()))  # (K, B, D)
         from_tokens = self.score_token(embedded)  # (K, B, A)
         padding = padding_bias(state.lengths, state.keys.shape[1], state.keys.dtype)
         hidden = state.hidden
-        written = DecodedSteps([], [])
-        for read, from_token in zip(embedded, from_tokens, strict=True):
+        decoded = DecodedSteps([], [])
+        for embedding, from_token in zip(embedded, from_tokens, strict=True):
             query = from_token + self.score_hidden(hidden)  # (B, A)
             scores = (state.keys + query[:, None]).relu_() @ self.score_weight  # (B, S)
             weights = (scores if padding is None else scores + padding[:, 0, 0]).softmax(-1)
             context = (weights[:, None] @ state.values)[:, 0]  # (B, D) P c + p
-            hidden = self.mlp(read * context).relu()
-            written.hidden.append(hidden)
-            written.weights.append(weights)
-        return written
+            hidden = self.mlp(embedding * context).relu()
+            decoded.hidden.append(hidden)
+            decoded.weights.append(weights)
+        return decoded
 
 
 class DecodedSteps(NamedTuple):
-    """What each step of a chunk came to, and where it looked."""
+    """Hidden vectors and attention weights of the steps of a chunk."""
 
     hidden: list[Tensor]  # (B, D) each
     weights: list[Tensor]  # (B, S) each

@@ -1,22 +1,22 @@
-"""BERT: hidden words predicted from both sides, in the layout of Hugging Face's `BertForMaskedLM`.
+"""BERT: a bidirectional Transformer encoder with a masked-LM head, in the layout of `BertForMaskedLM`.
 
-    x⁰ = norm(E[s] + p + e_A)          s = [CLS], the text with some tokens hidden, [SEP]
-    h  = norm(x + Attention(x))        every token sees every other
+    x⁰ = norm(E[s] + p + e_A)          s = [CLS], the text with some tokens masked, [SEP]
+    h  = norm(x + Attention(x))        bidirectional
     x' = norm(h + MLP(h))
-    P(s_t | the text with s_t hidden) = softmax(E norm(gelu(W xᴸ_t + c)) + b)
+    P(s_t | the text without s_t) = softmax(E norm(gelu(W xᴸ_t + c)) + b)
 
-Devlin et al., 2019, "BERT: pre-training of deep bidirectional Transformers for language understanding", without the
-prediction of the next sentence, which later work found to be of no use (Liu et al., 2019).
+Devlin et al., 2019, "BERT: pre-training of deep bidirectional Transformers for language understanding", without
+next-sentence prediction, which does not help (Liu et al., 2019).
 
-In training 15 % of the tokens of a text are chosen. Of these 80 % are shown as [MASK], 10 % as some other token, 10 %
-as they are, so that a vector must say something of its token whether it is masked or not. The loss is the mean
-surprisal of the chosen ones, as nats per token: a text of T tokens, n of which are chosen, counts T times its mean.
+In training, 15 % of the tokens of a text are selected as targets. Of these, 80 % are replaced by [MASK], 10 % by a
+random token, and 10 % are left unchanged, so that the model must represent unmasked tokens as well. The loss is the
+mean surprisal of the targets in nats per token: a text of T tokens contributes T times the mean over its targets.
 
-This is no factorisation of P(text): each prediction sees the words on both sides, so their product is not normalised.
-Nothing here claims to be the likelihood of a text.
+This is not a factorisation of P(text): predictions condition on both sides, so their product is not normalised. BERT
+therefore has no likelihood.
 
-Where a vocabulary has no [CLS], [SEP] and [MASK] of its own, they are ids past it that can be read and never predicted.
-Shape letters: B rows, T tokens of a text, N chosen tokens of all rows, V vocabulary, D width, L layers.
+If the vocabulary has no [CLS], [SEP] and [MASK], they get ids past it, which can be inputs but never predictions.
+Shape letters: B rows, T tokens of a text, N target tokens of all rows, V vocabulary, D width, L layers.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from chainrule.nn.pretrained import ACTIVATIONS, Bert, Shape
 from chainrule.nn.tokens import lowest
 from chainrule.types import Batch, Sequences
 
-MASKED, REPLACED = 0.8, 0.1  # of the tokens that are chosen; the others stay as they are
+MASKED, REPLACED = 0.8, 0.1  # fractions of the target tokens; the rest are left unchanged
 
 
 class BERTConfig(ModelConfig):
     """The defaults have 0.8M parameters besides the embeddings: minutes of training on one core."""
 
-    layers: int = Field(4, ge=1, description="blocks of attention and MLP")
-    width: int = Field(128, ge=1, description="size of a hidden vector")
-    heads: int = Field(4, ge=1, description="attention heads in a block")
-    inner: int | None = Field(None, ge=1, description="size of an MLP's hidden layer; none: four widths")
-    context: int = Field(62, ge=1, description="the longest text, in tokens; two more places are for [CLS] and [SEP]")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings, attention and branches; more for little text")
-    share: float = Field(0.15, gt=0, le=1, description="of the tokens of a text, which are predicted in training")
+    layers: int = Field(4, ge=1, description="number of Transformer blocks")
+    width: int = Field(128, ge=1, description="width of the hidden vectors")
+    heads: int = Field(4, ge=1, description="attention heads per block")
+    inner: int | None = Field(None, ge=1, description="width of the MLP's hidden layer; none: 4 times width")
+    context: int = Field(62, ge=1, description="maximum number of tokens of a text, without [CLS] and [SEP]")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
+    mask_rate: float = Field(0.15, gt=0, le=1, description="fraction of the tokens that are predicted in training")
     activation: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"] = Field(
-        "gelu", description="by the names of Hugging Face"
+        "gelu", description="activation function, by its Hugging Face name"
     )
-    epsilon: float = Field(1e-12, gt=0, description="in the norms")
-    texts: int = Field(2, ge=1, description="kinds of text with a vector of their own; one text is of the first kind")
-    head: bool = Field(True, description="whether it can predict; false for a model that came without its head")
-    start: int | None = Field(None, ge=0, description="id of [CLS]; none: one past the vocabulary")
-    end: int | None = Field(None, ge=0, description="id of [SEP]; none: two past the vocabulary")
-    mask: int | None = Field(None, ge=0, description="id of [MASK]; none: three past the vocabulary")
+    epsilon: float = Field(1e-12, gt=0, description="epsilon of the layer norms")
+    token_types: int = Field(2, ge=1, description="token type embeddings; only the first is used")
+    head: bool = Field(True, description="whether there is a masked-LM head; false for imports without one")
+    cls_id: int | None = Field(None, ge=0, description="id of [CLS]; none: the first id past the vocabulary")
+    sep_id: int | None = Field(None, ge=0, description="id of [SEP]; none: the second id past the vocabulary")
+    mask_id: int | None = Field(None, ge=0, description="id of [MASK]; none: the third id past the vocabulary")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -68,9 +68,9 @@ class BERTConfig(ModelConfig):
         return self
 
     @property
-    def special(self) -> Special:
-        given = (self.start, self.end, self.mask)
-        return Special(*(self.vocabulary + place if own is None else own for place, own in enumerate(given)))
+    def special(self) -> SpecialIds:
+        given = (self.cls_id, self.sep_id, self.mask_id)
+        return SpecialIds(*(self.vocabulary + index if own is None else own for index, own in enumerate(given)))
 
     @property
     def shape(self) -> Shape:
@@ -83,28 +83,28 @@ class BERTConfig(ModelConfig):
             inner=self.inner or 4 * self.width,
             activation=self.activation,
             epsilon=self.epsilon,
-            texts=self.texts,
+            token_types=self.token_types,
             dropout=self.dropout,
         )
 
 
-class Special(NamedTuple):
-    """The ids that are no text."""
+class SpecialIds(NamedTuple):
+    """The ids of [CLS], [SEP] and [MASK]."""
 
-    start: int  # [CLS]
-    end: int  # [SEP]
-    mask: int  # [MASK]
+    cls_id: int
+    sep_id: int
+    mask_id: int
 
 
-class Lesson(NamedTuple):
-    """A text as it is shown in training."""
+class MaskedTexts(NamedTuple):
+    """Texts with masked tokens, and which of their tokens are to be predicted."""
 
-    shown: Tensor  # (B, T) ids
-    chosen: Tensor  # (B, T), true where the token must be told
+    ids: Tensor  # (B, T)
+    targets: Tensor  # (B, T) boolean
 
 
 class BERT(OwnObjective, Layered, Cloze):
-    """Transformer encoder that learns to tell hidden words from those on both sides; embeds texts and fills gaps."""
+    """BERT: bidirectional Transformer encoder trained on masked tokens; embeds texts and fills in blanks."""
 
     Config = BERTConfig
     task = "filling"
@@ -118,12 +118,12 @@ class BERT(OwnObjective, Layered, Cloze):
         super().__init__(config)
         self.special = config.special
         self.body = Bert(config.shape)
-        self.head = Head(config) if config.head else None
+        self.head = MaskedLMHead(config) if config.head else None
         for table in self.tables():
             nn.init.normal_(table, std=0.02)
         for name, part in self.named_modules():
             if isinstance(part, Projection):
-                # A branch that begins at zero leaves the sum as it is, so that the norms behind it do no harm at first.
+                # Residual branches start at zero, so that the post-norms are harmless at initialisation.
                 nn.init.normal_(part.weight, std=0.0 if name.endswith("_out") else part.weight.shape[0] ** -0.5)
 
     @property
@@ -135,61 +135,61 @@ class BERT(OwnObjective, Layered, Cloze):
         return self.config.width
 
     def tables(self) -> Iterator[nn.Parameter]:
-        yield from (self.body.words, self.body.positions, self.body.texts)
+        yield from (self.body.words, self.body.positions, self.body.token_types)
 
     @torch.no_grad()
     def init_output_bias(self, log_frequencies: Tensor) -> None:
         self._head.bias.copy_(log_frequencies)
 
     def embed(self, texts: Sequences) -> Tensor:
-        """The last layer."""
-        return self._read(texts, readable(texts))
+        """The vectors of the last layer."""
+        return self._encode(texts, readable(texts))
 
     def layers(self, texts: Sequences) -> Tensor:
-        framed = self._framed(texts, readable(texts))
-        return torch.stack([vectors[:, 1:-1] for vectors in self.body.layers(*framed)])
+        inputs = self._with_special(texts, readable(texts))
+        return torch.stack([vectors[:, 1:-1] for vectors in self.body.layers(*inputs)])
 
     def predict(self, texts: Sequences, hidden: Tensor) -> Tensor:
-        shown = readable(texts).masked_fill(hidden, self.special.mask)
-        return self._readout(self._read(texts, shown)[hidden])
+        masked = readable(texts).masked_fill(hidden, self.special.mask_id)
+        return self._readout(self._encode(texts, masked)[hidden])
 
     def draw_noise(self, batch: Batch) -> Tensor:
         rows, width = batch.target.ids.shape
         return torch.rand(rows, 3 * width, device=self.device)
 
-    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    def loss(self, batch: Batch, noise: Tensor, *, smoothing: float = 0.0) -> Tensor:
         texts = batch.target
-        shown, chosen = self.lesson(texts, chance)
-        logits = self._readout(self._read(texts, shown)[chosen])
-        nats = F.cross_entropy(logits, texts.ids[chosen], reduction="none", label_smoothing=smoothing)
-        weights = texts.lengths / chosen.sum(1)  # (B,); where nothing was chosen, never used
-        return (weights[chosen.nonzero()[:, 0]] * nats).sum()
+        inputs, targets = self.mask_tokens(texts, noise)
+        logits = self._readout(self._encode(texts, inputs)[targets])
+        nats = F.cross_entropy(logits, texts.ids[targets], reduction="none", label_smoothing=smoothing)
+        weights = texts.lengths / targets.sum(1)  # (B,); unused for rows without targets
+        return (weights[targets.nonzero()[:, 0]] * nats).sum()
 
-    def lesson(self, texts: Sequences, chance: Tensor) -> Lesson:
-        """What is chosen, and how it is shown, by numbers (B, 3 T) from [0, 1)."""
-        order, manner, word = chance.chunk(3, dim=1)  # (B, T) each
+    def mask_tokens(self, texts: Sequences, noise: Tensor) -> MaskedTexts:
+        """Select target tokens and mask them, given uniform noise (B, 3 T)."""
+        order, treatment, replacement = noise.chunk(3, dim=1)  # (B, T) each
         ids = readable(texts)
-        among = texts.mask & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
-        count = (self.config.share * among.sum(1)).round().clamp(min=1)
-        chosen = lowest(order, among, count)
-        masked = chosen & (manner < MASKED)
-        replaced = chosen & ~masked & (manner < MASKED + REPLACED)
-        others = (word * self.vocabulary).long().clamp(max=self.vocabulary - 1)
-        return Lesson(torch.where(replaced, others, ids).masked_fill(masked, self.special.mask), chosen)
+        eligible = texts.mask & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
+        count = (self.config.mask_rate * eligible.sum(1)).round().clamp(min=1)
+        targets = lowest(order, eligible, count)
+        masked = targets & (treatment < MASKED)
+        replaced = targets & ~masked & (treatment < MASKED + REPLACED)
+        random_ids = (replacement * self.vocabulary).long().clamp(max=self.vocabulary - 1)
+        return MaskedTexts(torch.where(replaced, random_ids, ids).masked_fill(masked, self.special.mask_id), targets)
 
-    def _read(self, texts: Sequences, shown: Tensor) -> Tensor:
-        """The vectors (B, T, D) of texts that are shown so."""
-        vectors: Tensor = self.body(*self._framed(texts, shown))
+    def _encode(self, texts: Sequences, ids: Tensor) -> Tensor:
+        """The vectors (B, T, D) of texts whose tokens are replaced by `ids`."""
+        vectors: Tensor = self.body(*self._with_special(texts, ids))
         return vectors[:, 1:-1]
 
-    def _framed(self, texts: Sequences, shown: Tensor) -> Sequences:
-        """[CLS], the text, [SEP], (B, T + 2). A text that ends with [SEP] already is not closed twice."""
-        self.require_room(shown.shape[1])
-        ids = F.pad(shown, (1, 1))
-        ids[:, 0] = self.special.start
-        lengths = texts.lengths[:, None]  # also the place of the last token
-        ends = lengths + (ids.gather(1, lengths) != self.special.end)
-        return Sequences(ids.scatter(1, ends, self.special.end), ends[:, 0] + 1)
+    def _with_special(self, texts: Sequences, ids: Tensor) -> Sequences:
+        """[CLS], the text, [SEP], (B, T + 2). A text that already ends with [SEP] gets no second one."""
+        self.require_room(ids.shape[1])
+        ids = F.pad(ids, (1, 1))
+        ids[:, 0] = self.special.cls_id
+        lengths = texts.lengths[:, None]  # also the index of the last token
+        ends = lengths + (ids.gather(1, lengths) != self.special.sep_id)
+        return Sequences(ids.scatter(1, ends, self.special.sep_id), ends[:, 0] + 1)
 
     def _readout(self, vectors: Tensor) -> Tensor:
         """(N, D) to (N, V)."""
@@ -197,17 +197,17 @@ class BERT(OwnObjective, Layered, Cloze):
         return F.linear(head(vectors), self.body.words[: self.vocabulary], head.bias)
 
     @property
-    def _head(self) -> Head:
+    def _head(self) -> MaskedLMHead:
         if self.head is None:
             raise ConfigError(
-                "this BERT came without the head that predicts words, so it can embed texts and nothing else; "
+                "this BERT was imported without a masked-LM head and can only embed texts; "
                 "import a folder that was saved from BertForMaskedLM"
             )
         return self.head
 
 
-class Head(nn.Module):
-    """From the last layer to what is multiplied with the embeddings."""
+class MaskedLMHead(nn.Module):
+    """norm(gelu(W x + c)), the vectors that are multiplied with the embeddings, and the output bias b."""
 
     def __init__(self, config: BERTConfig) -> None:
         super().__init__()

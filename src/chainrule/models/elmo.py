@@ -1,16 +1,16 @@
-"""ELMo: a language model from left to right, another from right to left, and the vectors of both.
+"""ELMo: token vectors from a forward and a backward LSTM language model.
 
     →h_t = →LSTM(e_1 … e_t)           P→(x_{t+1} | x_≤t) = softmax(E →h_t + b)
     ←h_t = ←LSTM(e_T … e_t)           P←(x_{t−1} | x_≥t) = softmax(E ←h_t + b)
     ELMo_t = γ Σ_l s_l [→hˡ_t; ←hˡ_t],    s = softmax(w),    [→h⁰; ←h⁰] = [e; e]
 
-Peters et al., 2018, "Deep contextualized word representations". Both directions share the embeddings E, which are the
-readout, too; each has LSTM layers of its own, every one after the first added to what it reads. Training minimises the
-mean of both surprisals, −½ Σ_t (log P→(x_t | x_<t) + log P←(x_t | x_>t)), nats per token.
+Peters et al., 2018, "Deep contextualized word representations". Both directions share the embeddings E, tied to the
+readout. Each has its own LSTM layers, with residual connections from the second on. Training minimises the mean
+surprisal of both language models, −½ Σ_t (log P→(x_t | x_<t) + log P←(x_t | x_>t)), in nats per token.
 
-The vector of a token is a mix of all layers, the word's own embedding among them. The weights w and the scale γ say
-which of them a task needs: the language models have no use for them and leave them as they are, all layers alike,
-until a model on top learns them. Words are read by the vocabulary of the run; the paper spells them by characters.
+The vector of a token is a weighted mean of all layers including the embedding. The weights w and the scale γ are not
+trained by the language models: they stay uniform until a downstream model learns them. Tokens are those of the run's
+tokenizer; the paper uses a character encoder.
 
 Shape letters: B rows, T tokens, V vocabulary, D width of one direction, L layers.
 """
@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.interface.base import STEP_AFTER_STEP, OwnObjective, readable
+from chainrule.interface.base import RECURRENT_RECIPE, OwnObjective, readable
 from chainrule.interface.capabilities import Layered
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.layers import ScalarMix
@@ -39,14 +39,16 @@ from chainrule.types import Batch, Sequences
 class ELMoConfig(ModelConfig):
     """The defaults have 2.1M parameters besides the embeddings."""
 
-    cell: Cell = Field("lstm", description="the recurrence; see docs/families/recurrent.md for the equations")
-    layers: int = Field(2, ge=1, description="recurrent layers of each direction")
-    width: int = Field(256, ge=1, description="width of the embeddings and of each direction; vectors have twice that")
-    dropout: float = Field(0.1, ge=0, lt=1, description="on embeddings and on what each layer gives")
+    cell: Cell = Field("lstm", description="recurrent cell; docs/families/recurrent.md has the equations")
+    layers: int = Field(2, ge=1, description="recurrent layers per direction")
+    width: int = Field(
+        256, ge=1, description="width of the embeddings and of each direction: half that of token vectors"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and on the output of each layer")
 
 
 class Direction(nn.Module):
-    """The layers that read in one direction."""
+    """The recurrent layers of one direction."""
 
     def __init__(self, config: ELMoConfig) -> None:
         super().__init__()
@@ -55,44 +57,44 @@ class Direction(nn.Module):
         self.dropout = VariationalDropout(config.dropout)
 
     def forward(self, embedded: Tensor) -> Tensor:
-        """(T, B, D), time first, to what every layer gives: (L, T, B, D)."""
+        """(T, B, D), time first, to the outputs of all layers, (L, T, B, D)."""
         values = self.dropout(embedded)
-        found: list[Tensor] = []
+        layers: list[Tensor] = []
         for layer in self.layers:
             assert isinstance(layer, RecurrentLayer)
             outputs, _ = layer(values, layer.initial(values.shape[1]))
-            values = self.dropout(outputs + values if found else outputs)
-            found.append(values)
-        return torch.stack(found)
+            values = self.dropout(outputs + values if layers else outputs)
+            layers.append(values)
+        return torch.stack(layers)
 
 
-class Read(NamedTuple):
-    """A text as one direction sees it."""
+class DirectionOutput(NamedTuple):
+    """The tokens and hidden vectors of texts in one direction."""
 
-    ids: Tensor  # (B, T), from where it starts
-    layers: Tensor  # (L, T + 1, B, D): before the first token, then after each
+    ids: Tensor  # (B, T), in reading order
+    layers: Tensor  # (L, T + 1, B, D): after the start symbol, then after each token
 
-    def predicting(self) -> Tensor:
-        """(B, T, D): what each token is predicted from."""
+    def hidden(self) -> Tensor:
+        """(B, T, D): the vectors that predict each token."""
         return self.layers[-1, :-1].transpose(0, 1)
 
 
 class ELMo(OwnObjective, Layered):
-    """Two LSTM language models, one from each end of a text; a token's vector is a mix of all of their layers."""
+    """ELMo: forward and backward LSTM language models; a token's vector is a weighted mean of their layers."""
 
     Config = ELMoConfig
     task = "embedding"
     check_exceptions: ClassVar[Mapping[str, str]] = {
         "check_model": "it averages two language models of opposite directions and decodes with neither"
     }
-    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "batch_tokens": 512}
+    recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "batch_tokens": 512}
     config: ELMoConfig
 
     def __init__(self, config: ELMoConfig) -> None:
         super().__init__(config)
         self.tokens = TokenTable(config.vocabulary, config.width, unspoken=2, tied=True)
         self.forwards = Direction(config)
-        self.right_to_left = Direction(config)
+        self.backwards = Direction(config)
         self.mix = ScalarMix(config.layers + 1)
 
     @property
@@ -107,54 +109,54 @@ class ELMo(OwnObjective, Layered):
         self.tokens.bias.copy_(log_frequencies)
 
     def embed(self, texts: Sequences) -> Tensor:
-        """The mix of all layers."""
+        """The weighted mean of all layers."""
         mixed: Tensor = self.mix(self.layers(texts))
         return mixed
 
     def layers(self, texts: Sequences) -> Tensor:
-        ids, places = readable(texts), _turned(texts)
-        forwards, backwards = self._read(texts)
-        turned = places.t()[None, ..., None].expand_as(backwards.layers[:, 1:])
-        contextual = torch.cat([forwards.layers[:, 1:], backwards.layers[:, 1:].gather(1, turned)], -1)
+        ids, order = readable(texts), _reversed_order(texts)
+        forwards, backwards = self._run(texts)
+        index = order.t()[None, ..., None].expand_as(backwards.layers[:, 1:])
+        contextual = torch.cat([forwards.layers[:, 1:], backwards.layers[:, 1:].gather(1, index)], -1)
         own = self.tokens.embed(ids)
         return torch.cat([torch.cat([own, own], -1)[None], contextual.transpose(1, 2)])
 
     def draw_noise(self, batch: Batch) -> Tensor:
-        """Nothing is random about its loss."""
+        """The loss is deterministic."""
         return torch.zeros(len(batch.target.ids), 0, device=self.device)
 
-    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    def loss(self, batch: Batch, noise: Tensor, *, smoothing: float = 0.0) -> Tensor:
         real = batch.target.mask
         first, second = (
             F.cross_entropy(
-                self.tokens.readout(read.predicting()[real]), read.ids[real], reduction="sum", label_smoothing=smoothing
+                self.tokens.readout(output.hidden()[real]), output.ids[real], reduction="sum", label_smoothing=smoothing
             )
-            for read in self._read(batch.target)
+            for output in self._run(batch.target)
         )
         return (first + second) / 2
 
     def log_probs(self, texts: Sequences) -> Tensor:
-        """(2, B) nats: how likely the model from the left, and the one from the right, finds each text."""
+        """(2, B) nats: the log-likelihood of each text under the forward and the backward model."""
         found = []
-        for read in self._read(texts):
-            nats = self.tokens.readout(read.predicting()).log_softmax(-1).gather(-1, read.ids[..., None])[..., 0]
+        for output in self._run(texts):
+            nats = self.tokens.readout(output.hidden()).log_softmax(-1).gather(-1, output.ids[..., None])[..., 0]
             found.append(nats.masked_fill(~texts.mask, 0.0).sum(1))
         return torch.stack(found)
 
-    def _read(self, texts: Sequences) -> tuple[Read, Read]:
-        """From the left and from the right. Every row starts at its own end, so padding comes last and is seen last."""
+    def _run(self, texts: Sequences) -> tuple[DirectionOutput, DirectionOutput]:
+        """Forwards and backwards. Every row is reversed within its length, so padding comes last in both."""
         ids = readable(texts)
-        turned = ids.gather(1, _turned(texts))
+        reversed_ids = ids.gather(1, _reversed_order(texts))
         return (
-            Read(ids, self._states(self.forwards, ids, self.vocabulary)),
-            Read(turned, self._states(self.right_to_left, turned, self.vocabulary + 1)),
+            DirectionOutput(ids, self._layers(self.forwards, ids, self.vocabulary)),
+            DirectionOutput(reversed_ids, self._layers(self.backwards, reversed_ids, self.vocabulary + 1)),
         )
 
-    def _states(self, direction: Direction, ids: Tensor, start: int) -> Tensor:
-        read: Tensor = direction(self.tokens.embed(F.pad(ids, (1, 0), value=start).t()))
-        return read
+    def _layers(self, direction: Direction, ids: Tensor, start: int) -> Tensor:
+        layers: Tensor = direction(self.tokens.embed(F.pad(ids, (1, 0), value=start).t()))
+        return layers
 
 
-def _turned(texts: Sequences) -> Tensor:
-    """(B, T): where each token is found when every row is read from its end."""
+def _reversed_order(texts: Sequences) -> Tensor:
+    """(B, T): the indices that reverse every row within its length."""
     return reversed_rows(texts.lengths, texts.ids.shape[1])[..., 0].t()

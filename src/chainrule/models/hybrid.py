@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.data.counting import Progress
 from chainrule.features import Pretrained
-from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import BlockPredictor, Branched, FitsStatistics, Lookahead, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn.branches import Branches, TargetPlan, attention_over
@@ -139,7 +139,7 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
     the loss of either: the second branch stays good enough to write drafts by itself.
     """
 
-    recipe: ClassVar[Mapping[str, Any]] = STEP_AFTER_STEP
+    recipe: ClassVar[Mapping[str, Any]] = RECURRENT_RECIPE
     config: HybridSettings
 
     def __init__(self, config: HybridSettings, tokens: TokenTable, *, source_vocabulary: int) -> None:

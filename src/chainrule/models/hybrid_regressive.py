@@ -84,7 +84,7 @@ class HybridRegressive(ParallelModel):
     def draw_noise(self, batch: Batch) -> Tensor:
         return torch.zeros(len(batch.target.ids), 0)  # nothing is left to it
 
-    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    def loss(self, batch: Batch, noise: Tensor, *, smoothing: float = 0.0) -> Tensor:
         return -self._log_probs(batch, smoothing).sum()
 
     def log_prob(self, batch: Batch) -> Tensor:

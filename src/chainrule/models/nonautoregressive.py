@@ -126,9 +126,9 @@ class NonAutoregressive(ParallelModel, FitsStatistics):
     def draw_noise(self, batch: Batch) -> Tensor:
         return torch.rand(*self.output.draws(self._checked(batch)), device=self.device)
 
-    def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    def loss(self, batch: Batch, noise: Tensor, *, smoothing: float = 0.0) -> Tensor:
         target, source = self._checked(batch)
-        return self.output.loss(self.body, self.body.read(source), target, chance, smoothing)
+        return self.output.loss(self.body, self.body.read(source), target, noise, smoothing)
 
     def log_prob(self, batch: Batch) -> Tensor:
         target, source = self._checked(batch)
@@ -220,7 +220,7 @@ class Output(nn.Module, ABC):
         """How many numbers the loss of a batch draws: rows, and numbers for each."""
 
     @abstractmethod
-    def loss(self, body: Body, read: Read, target: Sequences, chance: Tensor, smoothing: float) -> Tensor:
+    def loss(self, body: Body, read: Read, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
         """See `ParallelModel.loss`."""
 
     @abstractmethod
@@ -268,10 +268,10 @@ class Slots(Output):
         rows, width = batch.source.ids.shape
         return rows, self.ratio.slots(width)
 
-    def loss(self, body: Body, read: Read, target: Sequences, chance: Tensor, smoothing: float) -> Tensor:
+    def loss(self, body: Body, read: Read, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
         inputs, slots = self._inputs(read)
         if self.training and self.glancing:
-            wanted, shown = self._glance(body, read, target, inputs, slots, chance)
+            wanted, shown = self._glance(body, read, target, inputs, slots, noise)
             inputs = torch.where(shown[..., None], body.tokens.embed(wanted), inputs)
         lattice = self._lattice(body, body.decode(inputs, slots, read.memory), slots, target, smoothing)
         return -lattice.log_prob()[lattice.possible].sum()
@@ -351,7 +351,7 @@ class Slots(Output):
 
     @torch.no_grad()
     def _glance(
-        self, body: Body, read: Read, target: Sequences, inputs: Tensor, slots: Tensor, chance: Tensor
+        self, body: Body, read: Read, target: Sequences, inputs: Tensor, slots: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
         """What each slot should say, (B, U), and whether it is shown that."""
         hidden = body.decode(inputs, slots, read.memory)
@@ -359,7 +359,7 @@ class Slots(Output):
         path, _ = self._path(body, hidden, slots, ())
         real = length_mask(slots, inputs.shape[1])
         wrong = ((path != wanted) & real).sum(1)
-        return wanted, lowest(chance[:, : real.shape[1]], real, self.glancing * wrong)
+        return wanted, lowest(noise[:, : real.shape[1]], real, self.glancing * wrong)
 
 
 class Masks(Output):
@@ -382,10 +382,10 @@ class Masks(Output):
         rows, width = batch.target.ids.shape
         return rows, 1 + width
 
-    def loss(self, body: Body, read: Read, target: Sequences, chance: Tensor, smoothing: float) -> Tensor:
+    def loss(self, body: Body, read: Read, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
         real = target.mask
-        count = 1 + (chance[:, 0] * target.lengths).floor()
-        masked = lowest(chance[:, 1 : 1 + real.shape[1]], real, count)
+        count = 1 + (noise[:, 0] * target.lengths).floor()
+        masked = lowest(noise[:, 1 : 1 + real.shape[1]], real, count)
         weights = (target.lengths / count)[masked.nonzero()[:, 0]]
         nats = self._log_probs(body, read, target, masked, smoothing)
         return -self._of_length(read, target).sum() - (weights * nats).sum()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from chainrule.data.counting import Progress
 from chainrule.features.encoders import EncoderConfig, build_encoder, completed
 from chainrule.features.stored import Row
-from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional
 from chainrule.nn.attention import AttentionPooling
@@ -73,7 +73,7 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
         "states_can_be_taken_apart": "a target is two positions, too short for rows at three different positions"
     }
     tokenizer = "words"
-    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "learning_rate": 0.001, "batch_tokens": 4096}
+    recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "learning_rate": 0.001, "batch_tokens": 4096}
     config: ReaderConfig
 
     def __init__(self, config: ReaderConfig) -> None:

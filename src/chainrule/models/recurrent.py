@@ -1,4 +1,4 @@
-"""Recurrent language models: stacked layers of one of six cells, read by a softmax over the vocabulary."""
+"""Recurrent language models: stacked RNN, LSTM or GRU layers with a softmax readout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.interface.base import STEP_AFTER_STEP, Advance, Table, TabledReadout, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, Table, TabledReadout, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.layers import rms_norm
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
@@ -18,32 +18,32 @@ from chainrule.types import Batch, Sequences, State
 
 
 class RecurrentConfig(ModelConfig):
-    """Settings of the recurrent family."""
+    """Settings of recurrent language models."""
 
-    cell: Cell = Field("lstm", description="the recurrence; see docs/families/recurrent.md for the equations")
-    layers: int = Field(2, ge=1, description="recurrent layers, one on top of the other")
-    width: int = Field(256, ge=1, description="width of the embeddings and of every layer")
-    tied: bool = Field(True, description="the readout uses the embeddings as its weights")
-    dropout: float = Field(0.1, ge=0, lt=1, description="on embeddings, between layers and before the readout")
-    recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of recurrent weights dropped per segment")
-    segment: int = Field(32, ge=1, description="tokens that gradients flow back through in truncated training")
+    cell: Cell = Field("lstm", description="recurrent cell; docs/families/recurrent.md has the equations")
+    layers: int = Field(2, ge=1, description="number of stacked recurrent layers")
+    width: int = Field(256, ge=1, description="width of the embeddings and of all layers")
+    tied: bool = Field(True, description="tie the readout to the embeddings")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings, between layers and before the readout")
+    recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="fraction of recurrent weights dropped per segment")
+    segment: int = Field(32, ge=1, description="length of truncated back-propagation through time, in tokens")
 
 
 class Recurrent(TabledReadout):
-    """RNN, LSTM and GRU language models: a fixed-size memory carried through the text, in six kinds of cell.
+    """RNN, LSTM and GRU language models with six kinds of cell and a state of fixed size.
 
-    With e_t the embedding of the token read at t (BOS first), D the width and L layers,
+    With e_t the embedding of the input token at t (BOS first), D the width and L layers,
 
         h⁰_t = √D e_t / ‖e_t‖,    hˡ_t = cellˡ(hˡ⁻¹_t, stateˡ_{t−1}),    P(x_{t+1} | x_≤t) = softmax(E hᴸ_t + b)
 
-    where E holds the same embeddings if they are tied (Press & Wolf, 2017; Inan et al., 2017). In training, dropout
-    masks stay the same over a segment (Gal & Ghahramani, 2016) and gradients are cut where the caller detaches the
-    state: truncated back-propagation through time (Williams & Peng, 1990). The cells are in `chainrule.nn.recurrent`.
+    where E is the embedding matrix if tied (Press & Wolf, 2017; Inan et al., 2017). Training uses one dropout mask per
+    segment (Gal & Ghahramani, 2016) and truncated back-propagation through time (Williams & Peng, 1990): the caller
+    detaches the state between segments. The cells are in `chainrule.nn.recurrent`.
     """
 
     Config = RecurrentConfig
     task = "language"
-    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "batch_tokens": 512}
+    recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "batch_tokens": 512}
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -81,8 +81,8 @@ class Recurrent(TabledReadout):
         return tuple(layer.initial(batch_size) for layer in self._stack)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
-        # (K, B, D): time first, so that a step is one block. A tied row grows long as a readout of its token; as an
-        # input it must not, or it saturates the gates. Only its direction is read.
+        # (K, B, D): time first, so that a step is contiguous. Normalised, because tied rows grow large as readout
+        # vectors of frequent tokens and would saturate the gates as inputs.
         values = self.dropout(rms_norm(self.embedding(tokens.t())))
         after = []
         for layer, before in zip(self._stack, cast(tuple[LayerState, ...], state), strict=True):

@@ -1,4 +1,4 @@
-"""Self-regressive language models: a second network reads what a first one expects, before the word is known."""
+"""Self-regressive language models: a second LSTM reads the expected next embedding of a first LSTM."""
 
 from __future__ import annotations
 
@@ -11,60 +11,59 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.interface.base import STEP_AFTER_STEP, Advance, NeuralModel, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.layers import Projection, rms_norm
 from chainrule.nn.recurrent import LSTM, LayerState
 from chainrule.types import Batch, Sequences, State
 
-WHOLE_VOCABULARY = 1000  # up to here an expectation over all words costs next to nothing
-LIKELIEST = 32
+FULL_EXPECTATION = 1000  # vocabularies up to this size take the expectation over all tokens
+TOP_CANDIDATES = 32
 
 
 class SelfRegressiveConfig(ModelConfig):
-    """Settings of the self-regressive family."""
+    """Settings of self-regressive language models."""
 
-    width: int = Field(192, ge=1, description="width of the embeddings and of both stages")
+    width: int = Field(192, ge=1, description="width of the embeddings and of both LSTMs")
     candidates: int | None = Field(
-        None, ge=1, description="likeliest words that an expectation is over; none: all up to 1,000, beyond that 32"
+        None, ge=1, description="most likely tokens in the expectation; none: all if there are at most 1,000, else 32"
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="on embeddings and on the outputs of both stages")
-    segment: int = Field(32, ge=1, description="tokens that gradients flow back through in truncated training")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and on the outputs of both LSTMs")
+    segment: int = Field(32, ge=1, description="length of truncated back-propagation through time, in tokens")
 
     @property
     def expected_over(self) -> int:
-        """The number of words that an expectation is over."""
-        usual = self.vocabulary if self.vocabulary <= WHOLE_VOCABULARY else LIKELIEST
-        return min(self.vocabulary, self.candidates or usual)
+        """The number of tokens in the expectation."""
+        default = self.vocabulary if self.vocabulary <= FULL_EXPECTATION else TOP_CANDIDATES
+        return min(self.vocabulary, self.candidates or default)
 
 
 class SelfRegressiveState(NamedTuple):
-    """What both stages remember; the first begins with h_t, which the next prediction needs beside h_{t+1}."""
+    """The LSTM states of both stages; the first holds h_t, which the next prediction needs besides h_{t+1}."""
 
     first: LayerState
     second: LayerState
 
 
 class SelfRegressive(NeuralModel):
-    """Two LSTMs, of which the second reads what the first expects next; a mixture of both predictions.
+    """Mixture of two LSTM language models; the second one reads the first one's expected next embedding.
 
-    With e_v the embedding of the word v and E all of them, ê = √D e / ‖e‖, x_t the last word read (BOS first), and
-    the stages' hidden vectors h_t and g_t,
+    With e_v the embedding of token v, E the embedding matrix, ê = √D e / ‖e‖, x_t the last input token (BOS first), and
+    h_t and g_t the hidden vectors of the two stages,
 
         h_t = LSTM¹(ê_{x_t}, h_{t−1})             p¹_t = softmax(E (W h_{t−1} + U h_t) + b¹)
         g_t = LSTM²([ē_t ; h_t], g_{t−1})         p²_t = softmax(E g_t + b²)          ē_t = Σ_v p¹_t(v) ê_v
 
         P(x_{t+1} | x_≤t) = γ_t p¹_t + (1 − γ_t) p²_t          γ_t = σ(w · [h_t ; g_t] + c)
 
-    after the notes' two-stage model. It is exact: what stage 2 reads is an expectation, never the word itself. Over a
-    large vocabulary the expectation takes in only the likeliest words, their probabilities renormalised; that changes
-    what stage 2 reads, and P stays normalised. The rest (tied embeddings, dropout, truncated training) is as in the
-    recurrent family.
+    after the notes' two-stage model. The likelihood is exact: stage 2 reads an expectation over x_{t+1}, never x_{t+1}
+    itself. For large vocabularies the expectation is over the most likely tokens, renormalised; this changes the input
+    of stage 2, while P stays normalised. Tied embeddings, dropout and truncated back-propagation are as in `recurrent`.
     """
 
     Config = SelfRegressiveConfig
     task = "language"
-    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "batch_tokens": 512}
+    recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "batch_tokens": 512}
     config: SelfRegressiveConfig
 
     def __init__(self, config: SelfRegressiveConfig) -> None:
@@ -74,12 +73,12 @@ class SelfRegressive(NeuralModel):
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         self.first = LSTM(width, width)
         self.joined = Projection(2 * width, width)  # W above U
-        nn.init.zeros_(self.joined.weight[:width].detach())  # begins as a plain LSTM: W = 0, U = 1
+        nn.init.zeros_(self.joined.weight[:width].detach())  # initially a plain LSTM: W = 0, U = 1
         nn.init.eye_(self.joined.weight[width:].detach())
         self.second = LSTM(2 * width, width)
         self.first_bias = nn.Parameter(torch.zeros(config.vocabulary))
         self.second_bias = nn.Parameter(torch.zeros(config.vocabulary))
-        self.gate_weight = nn.Parameter(torch.zeros(2 * width))  # begins with equal shares
+        self.gate_weight = nn.Parameter(torch.zeros(2 * width))  # initially γ = ½
         self.gate_bias = nn.Parameter(torch.zeros(()))
         self.dropout = VariationalDropout(config.dropout)
 
@@ -100,7 +99,7 @@ class SelfRegressive(NeuralModel):
         return self.advance(tokens, self.initial(None, tokens.shape[0])).hidden
 
     def readout(self, hidden: Tensor) -> Tensor:
-        """(..., 2D + 1), the vectors of both stages and the gate, to log P (..., V)."""
+        """(..., 2D + 1), the vectors of both stages and the gate logit, to log P (..., V)."""
         first, second, gate = hidden.tensor_split([self.config.width, 2 * self.config.width], dim=-1)
         first_log_probs = F.log_softmax(self._first_logits(first), dim=-1)
         second_log_probs = F.log_softmax(F.linear(second, self._words, self.second_bias), dim=-1)
@@ -124,14 +123,14 @@ class SelfRegressive(NeuralModel):
         return Advance(hidden.transpose(0, 1), SelfRegressiveState(after, second_after))
 
     def expected(self, first: Tensor) -> Tensor:
-        """ē of vectors of stage 1, (..., D) to (..., D)."""
+        """ē from the vectors of stage 1, (..., D) to (..., D)."""
         count = self.config.expected_over
         if count == self.vocabulary:
             return F.softmax(self._first_logits(first), dim=-1) @ rms_norm(self._words)
-        with torch.no_grad():  # which words: all are looked at, a few are followed
-            likeliest = self._first_logits(first).topk(count, dim=-1).indices  # (..., M)
-        rows = F.embedding(likeliest, self.embedding.weight)  # (..., M, D)
-        logits = (rows @ first[..., None])[..., 0] + self.first_bias[likeliest]
+        with torch.no_grad():  # the selection needs no gradient
+            candidates = self._first_logits(first).topk(count, dim=-1).indices  # (..., M)
+        rows = F.embedding(candidates, self.embedding.weight)  # (..., M, D)
+        logits = (rows @ first[..., None])[..., 0] + self.first_bias[candidates]
         return (F.softmax(logits, dim=-1)[..., None, :] @ rms_norm(rows))[..., 0, :]
 
     def _first_logits(self, first: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Recurrent encoder–decoder: one network reads the source into vectors, another writes the target from them."""
+"""Recurrent encoder–decoder, with dot-product attention or without attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.errors import DecodingError
-from chainrule.interface.base import STEP_AFTER_STEP, Advance, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, readable, shift_right
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn.attention import SourceAttention, padding_bias
 from chainrule.nn.dropout import VariationalDropout
@@ -23,31 +23,29 @@ from chainrule.types import Batch, Sequences, State
 class Seq2SeqConfig(EmbeddingConfig):
     """Settings of the recurrent encoder–decoder."""
 
-    attention: Literal["dot", "none"] = Field(
-        "dot", description="none: the last state is all that is known of a source"
-    )
-    cell: Cell = Field("lstm", description="the recurrence; see docs/families/recurrent.md for the equations")
-    layers: int = Field(2, ge=1, description="recurrent layers of the encoder, and as many of the decoder")
-    width: int = Field(128, ge=1, description="width of the embeddings and of every layer")
-    bidirectional: bool | None = Field(None, description="the source is read both ways; none: with attention")
-    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, between layers and before the readout")
+    attention: Literal["dot", "none"] = Field("dot", description="none: the decoder sees only the final encoder state")
+    cell: Cell = Field("lstm", description="recurrent cell; docs/families/recurrent.md has the equations")
+    layers: int = Field(2, ge=1, description="recurrent layers of the encoder and of the decoder")
+    width: int = Field(128, ge=1, description="width of the embeddings and of all layers")
+    bidirectional: bool | None = Field(None, description="bidirectional encoder; none: only with attention")
+    dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, between layers and before the readout")
 
     @property
-    def both_ways(self) -> bool:
+    def is_bidirectional(self) -> bool:
         return self.attention != "none" if self.bidirectional is None else self.bidirectional
 
     @model_validator(mode="after")
     def _two_halves(self) -> Self:
-        if self.both_ways and self.width % 2:
+        if self.is_bidirectional and self.width % 2:
             raise ValueError(
-                f"width {self.width} is odd, and a source that is read both ways takes half of it for each direction; "
+                f"width {self.width} is odd, but a bidirectional encoder uses half of it for each direction; "
                 f"try {self.width + 1}, or bidirectional=false"
             )
         return self
 
 
-class Source(NamedTuple):
-    """What attention looks at."""
+class EncodedSource(NamedTuple):
+    """The encoder outputs that the decoder attends to."""
 
     vectors: Tensor  # (B, S, D)
     lengths: Tensor  # (B,)
@@ -55,31 +53,30 @@ class Source(NamedTuple):
 
 class Seq2SeqState(NamedTuple):
     layers: tuple[LayerState, ...]
-    source: Source | tuple[()]  # nothing without attention: the layers have all that there is
+    source: EncodedSource | tuple[()]  # empty without attention
 
 
 class Seq2Seq(Conditional, HasAttention, TokenReadout):
-    """RNN encoder–decoder, with dot-product attention or from the encoder's last state alone.
+    """RNN, LSTM or GRU encoder–decoder with dot-product attention, or without attention.
 
-    With cells as in `chainrule.nn.recurrent`, an encoder that reads the source s_1 … s_N, in both directions if told,
-    and a decoder that reads the target from BOS on,
+    With the cells of `chainrule.nn.recurrent`, source tokens s_1 … s_N and target inputs BOS, y_1, …,
 
-        m_n = encoder(s)_n,    stateˡ_0 = the encoder's at layer l after all of s,    h_t = decoder(y_<t, state_0)
+        m_n = encoder(s)_n,    stateˡ_0 = final encoder state of layer l,    h_t = decoder(y_<t, state_0)
 
-    plain, all of the source must fit into that one state (Sutskever et al., 2014; Cho et al., 2014):
+    Without attention the final state is all the decoder sees of the source (Sutskever et al., 2014; Cho et al., 2014):
 
         P(y_t | y_<t, s) = softmax(E h_t + b)
 
-    With attention, each step also looks for what it needs (Bahdanau et al., 2015; in this form Luong et al., 2015):
+    With attention (Bahdanau et al., 2015; in this form Luong et al., 2015):
 
         α_tn = softmax_n(h_t · m_n),    h̃_t = tanh(W [Σ_n α_tn m_n; h_t]),    P(y_t | y_<t, s) = softmax(E h̃_t + b)
 
-    h̃_t is not fed back into the next step, so that training reads all steps of the target in one fused recurrence.
+    There is no input feeding of h̃_t into the next step, so that training runs one fused recurrence over the target.
     """
 
     Config = Seq2SeqConfig
     task = "translation"
-    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "label_smoothing": 0.1}
+    recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "label_smoothing": 0.1}
     config: Seq2SeqConfig
     tokens: PairTable
 
@@ -88,7 +85,7 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         width = config.width
         self.tokens = PairTable(config.vocabulary, width, source_vocabulary=config.own_source_rows, tied=config.tied)
         self.encoder = RecurrentEncoder(
-            config.cell, config.layers, width, bidirectional=config.both_ways, dropout=config.dropout
+            config.cell, config.layers, width, bidirectional=config.is_bidirectional, dropout=config.dropout
         )
         self.layers = nn.ModuleList(CELLS[config.cell](width, width, 0.0) for _ in range(config.layers))
         self.combine = None if config.attention == "none" else nn.Linear(2 * width, width)
@@ -101,10 +98,10 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
     def attention_maps(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)
         state = self.initial(batch.source, len(tokens))
-        if not isinstance(state.source, Source):
-            raise DecodingError("this model was trained without attention, so there is no map; set model.attention=dot")
-        written, _ = self._write(tokens, state.layers)
-        return _attention(state.source).weights(written[:, None])[:, 0]
+        if not isinstance(state.source, EncodedSource):
+            raise DecodingError("a model without attention has no attention maps; train with model.attention=dot")
+        hidden, _ = self._decode(tokens, state.layers)
+        return _attention(state.source).weights(hidden[:, None])[:, 0]
 
     def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
         given = self.require_source(source)
@@ -112,19 +109,19 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         vectors, states = self.encoder(embedded, given.lengths)
         if self.combine is None:
             return Seq2SeqState(states, ())
-        return Seq2SeqState(states, Source(vectors.transpose(0, 1).contiguous(), given.lengths))
+        return Seq2SeqState(states, EncodedSource(vectors.transpose(0, 1).contiguous(), given.lengths))
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(Seq2SeqState, state)
-        hidden, layers = self._write(tokens, before.layers)
-        if isinstance(before.source, Source) and self.combine is not None:
+        hidden, layers = self._decode(tokens, before.layers)
+        if isinstance(before.source, EncodedSource) and self.combine is not None:
             context = _attention(before.source)(hidden[:, None])[:, 0]
             hidden = self.combine(torch.cat([context, hidden], -1)).tanh()
-        hidden = self.dropout(hidden.transpose(0, 1)).transpose(0, 1)  # which takes time first
+        hidden = self.dropout(hidden.transpose(0, 1)).transpose(0, 1)  # it expects time first
         return Advance(hidden, Seq2SeqState(layers, before.source))
 
-    def _write(self, tokens: Tensor, states: tuple[LayerState, ...]) -> tuple[Tensor, tuple[LayerState, ...]]:
-        """The decoder's recurrence: hidden vectors (B, K, D) of tokens (B, K), and the states after them."""
+    def _decode(self, tokens: Tensor, states: tuple[LayerState, ...]) -> tuple[Tensor, tuple[LayerState, ...]]:
+        """The decoder recurrence: hidden vectors (B, K, D) for tokens (B, K), and the states after them."""
         values = self.tokens.embed(tokens.t())  # (K, B, D)
         after = []
         for layer, before in zip(cast(Iterable[RecurrentLayer], self.layers), states, strict=True):
@@ -133,8 +130,8 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         return values.transpose(0, 1), tuple(after)
 
 
-def _attention(source: Source) -> SourceAttention:
-    """Attention with one head, whose keys and values are the encoder's vectors as they are."""
+def _attention(source: EncodedSource) -> SourceAttention:
+    """Single-head attention with the encoder outputs as keys and values."""
     vectors = source.vectors[:, None]  # (B, 1, S, D)
     bias = padding_bias(source.lengths, vectors.shape[2], vectors.dtype)
     return SourceAttention(vectors, vectors, bias, scale=1.0)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.interface.base import STEP_AFTER_STEP, Advance, Table, TabledReadout, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, Table, TabledReadout, readable, shift_right
 from chainrule.interface.conditional import Conditional, TranslationConfig
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent import LSTM, LayerState
@@ -69,7 +69,7 @@ class Tagger(Conditional, TabledReadout):
 
     Config = TaggerConfig
     task = "tagging"
-    recipe: ClassVar[Mapping[str, Any]] = {**STEP_AFTER_STEP, "batch_tokens": 4096}  # characters: some 50 sentences
+    recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "batch_tokens": 4096}  # characters: some 50 sentences
     config: TaggerConfig
 
     def __init__(self, config: TaggerConfig) -> None:

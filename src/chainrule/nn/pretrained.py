@@ -50,7 +50,7 @@ class Shape:
     inner: int  # width of the MLP's hidden layer
     activation: str  # one of ACTIVATIONS
     epsilon: float  # in the norms
-    texts: int = 1  # kinds of text that a BERT tells apart: the first and the second of a pair
+    token_types: int = 1  # token type embeddings of a BERT: first and second text of a pair
     dropout: float = 0.0  # of a BERT that is being trained
 
 
@@ -75,7 +75,7 @@ class Reader(nn.Module, ABC):
 class Bert(Reader):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.texts = nn.Parameter(torch.empty(shape.texts, shape.width))  # e_A, and e_B where there is one
+        self.token_types = nn.Parameter(torch.empty(shape.token_types, shape.width))  # e_A, and e_B where there is one
         self.blocks = nn.ModuleList(BertBlock(shape) for _ in range(shape.layers))
         self.dropout = Dropout(shape.dropout)
 
@@ -85,7 +85,7 @@ class Bert(Reader):
 
     def layers(self, ids: Tensor, lengths: Tensor) -> Iterator[Tensor]:
         """x⁰ to xᴸ, (B, S, D) each."""
-        embedded = self.dropout(self.norm(self._embedded(ids) + self.texts[0]))
+        embedded = self.dropout(self.norm(self._embedded(ids) + self.token_types[0]))
         yield embedded
         bias = padding_bias(lengths, ids.shape[1], embedded.dtype)
         x, attend = embedded.flatten(0, 1), BidirectionalAttention(bias, self.dropout.current_rate)
