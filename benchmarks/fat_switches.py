@@ -22,7 +22,7 @@ import torch
 import chainrule
 from chainrule.decoding import Search, TranslatedText
 from chainrule.evaluation.translation import corpus_scores
-from chainrule.runs import TranslationRun
+from chainrule.tasks.translation import TranslationRun
 from turns import CLOCKS, medians, turns
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from chainrule.api import train as train
     from chainrule.mixing import mix as mix
-    from chainrule.runs import Run as Run
-    from chainrule.runs import load as load
+    from chainrule.tasks import Run as Run
+    from chainrule.tasks import load as load
     from chainrule.testing import check_model as check_model
 
 __version__ = "0.1.0"
@@ -27,9 +27,9 @@ __all__ = ["Run", "check_model", "load", "mix", "train", "__version__"]
 
 _HOMES = {
     "train": "chainrule.api",
-    "load": "chainrule.runs",
+    "load": "chainrule.tasks",
     "mix": "chainrule.mixing",
-    "Run": "chainrule.runs",
+    "Run": "chainrule.tasks",
     "check_model": "chainrule.testing",
 }
 

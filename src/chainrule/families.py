@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from chainrule.errors import ConfigError, nearest
 from chainrule.interface.base import Model
 from chainrule.interface.capabilities import Composite
 
+Entry = TypeVar("Entry")
+
 
 @final
-class Registry(Mapping[str, type[Model]]):
-    """Names of families to their classes, given as "module:Class" and imported on first use."""
+class Registry(Mapping[str, type[Entry]]):
+    """Names to classes that are given as "module:Class" and imported on first use."""
 
     def __init__(self, homes: Mapping[str, str]) -> None:
         self._homes = homes
 
-    def __getitem__(self, name: str) -> type[Model]:
+    def __getitem__(self, name: str) -> type[Entry]:
         module, _, kind = self._homes[name].partition(":")
-        found: type[Model] = getattr(importlib.import_module(f"chainrule.{module}"), kind)
+        found: type[Entry] = getattr(importlib.import_module(f"chainrule.{module}"), kind)
         return found
 
     def __contains__(self, name: object) -> bool:
@@ -37,7 +39,7 @@ class Registry(Mapping[str, type[Model]]):
         return len(self._homes)
 
 
-FAMILIES = Registry(
+FAMILIES: Registry[Model] = Registry(
     {
         "ngram": "models.ngram:NGram",
         "finite_memory": "models.finite_memory:FiniteMemory",

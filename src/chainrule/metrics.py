@@ -83,3 +83,25 @@ def known_metrics(record: Mapping[str, Any]) -> Iterator[tuple[str, Metric, floa
     for key, entry in METRICS.items():
         if isinstance(value := record.get(key), int | float):
             yield key, entry, value
+
+
+def score_rows(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of a stored score: its metrics, and the protocol in one line."""
+    rows: dict[str, Any] = {metric.label: value for name, metric, value in known_metrics(found) if name != "unknown"}
+    if found.get("unknown"):
+        rows["unknown tokens"] = f"{found['unknown']:,} (bits/byte does not count what they stand for)"
+    return rows | {"protocol": protocol_line(found["protocol"])} if "protocol" in found else rows
+
+
+def protocol_line(protocol: Mapping[str, Any]) -> str:
+    """How the text was read, in one line."""
+    parts = [str(protocol["method"])]
+    if protocol.get("context"):
+        parts.append(f"context {protocol['context']}, stride {protocol['stride']}")
+    parts.append("state carried over" if protocol["carry_over"] else "no carry-over")
+    parts.append("EOS counted" if protocol["eos"] else "no EOS")
+    if protocol.get("source"):
+        parts.append("given the source")
+    if protocol.get("tokens"):
+        parts.append(f"first {protocol['tokens']:,} tokens only")
+    return ", ".join(parts)

@@ -19,10 +19,13 @@ from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, nearest
+from chainrule.evaluation.likelihood import score
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import is_right_to_left
-from chainrule.material import score_splits, text_splits
-from chainrule.runs import SequenceRun, load, require, run_of
+from chainrule.tasks import load, run_of
+from chainrule.tasks.base import require
+from chainrule.tasks.sequences import SequenceRun
+from chainrule.tasks.text import text_splits
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Reporter
 
@@ -89,12 +92,15 @@ def mix(
         folder.append("metrics.jsonl", {"step": found.passes, "gate": gate, "runs": names, **found._asdict()})
     run = require(run_of(folder, config, model), SequenceRun)  # type: ignore[type-abstract]
     if scored:
-        score_splits(run, text_splits(config.data, held_out.valid, held_out.test), reporter)
+        splits = text_splits(config.data, held_out.valid, held_out.test)
+        run.score_splits(
+            splits, lambda split, progress: score(model, splits[split].corpus, progress=progress), reporter
+        )
     folder.write_card(_card(run, opened, found))
     return run
 
 
-def _with_neural_cache(run: SequenceRun, size: int, held_out: HeldOut, reporter: Reporter) -> AutoregressiveModel:
+def _with_neural_cache(run: SequenceRun, size: int, held_out: MixingData, reporter: Reporter) -> AutoregressiveModel:
     """The run's model with a neural cache fitted to the held-out text, or as it is if it does not support one."""
     part = run.autoregressive
     if not supports_neural_cache(part):
@@ -132,19 +138,19 @@ def _require_one_vocabulary(runs: Sequence[SequenceRun]) -> None:
 # The data
 
 
-class HeldOut(NamedTuple):
+class MixingData(NamedTuple):
     """What the gate is fitted to, what the whole is tested on, and the settings that say so."""
 
     valid: Corpus
     test: Corpus | None
     config: DataConfig
 
-    def reversed(self) -> HeldOut:
+    def reversed(self) -> MixingData:
         test = None if self.test is None else reversed_corpus(self.test)
         return self._replace(valid=reversed_corpus(self.valid), test=test)
 
 
-def _held_out(runs: Sequence[SequenceRun], valid: str | None, reporter: Reporter) -> HeldOut:
+def _held_out(runs: Sequence[SequenceRun], valid: str | None, reporter: Reporter) -> MixingData:
     """The runs' own validation data if they agree on it, else the data given; test data if they agree on it."""
     config = runs[0].config.data
     if valid is not None:
@@ -161,9 +167,9 @@ def _held_out(runs: Sequence[SequenceRun], valid: str | None, reporter: Reporter
     if len(trained) > 1 or (valid is not None and config.test_fraction is None):
         assert valid is not None
         test = None if config.test is None else runs[0].encode(config, config.test)
-        return HeldOut(runs[0].encode(config, valid), test, config)
+        return MixingData(runs[0].encode(config, valid), test, config)
     splits = runs[0].splits(config, reporter.preparing)
-    return HeldOut(splits.valid, splits.test, config)
+    return MixingData(splits.valid, splits.test, config)
 
 
 def _require_one_validation(runs: Sequence[SequenceRun]) -> None:

@@ -135,13 +135,13 @@ def test_a_damaged_tokenizer(chainrule: Command, run: Path) -> None:
 def test_weights_of_another_shape(chainrule: Command, run: Path) -> None:
     config = run / "config.toml"
     config.write_text(config.read_text().replace("width = 16", "width = 32"))
-    refused(chainrule("info", run), "do not fit")
+    refused(chainrule("info", run), "do not match")
 
 
 def test_a_run_from_a_newer_version(chainrule: Command, run: Path) -> None:
     config = run / "config.toml"
     config.write_text(config.read_text().replace("format = 1", "format = 99"))
-    refused(chainrule("info", run), "99", "update chainrule")
+    refused(chainrule("info", run), "99", "upgrade chainrule")
 
 
 def test_an_unseen_character_in_the_prompt_is_named_unless_allowed(chainrule: Command, run: Path) -> None:

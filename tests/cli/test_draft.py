@@ -57,4 +57,4 @@ def test_a_beam_needs_no_draft(chainrule: Command, run: Path) -> None:
 
 def test_an_ngram_draft_needs_the_training_data(chainrule: Command, run: Path, text_file: Path) -> None:
     text_file.unlink()
-    refused(chainrule("generate", run, "--draft", "ngram"), "training data", "draft with self")
+    refused(chainrule("generate", run, "--draft", "ngram"), "training data", "use --draft self")

@@ -40,7 +40,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_reports_the_validation_loss(family: str, text_file: Path, tmp_path: Path, chainrule: Command) -> None:
     outcome = train(chainrule, family, text_file, tmp_path / "run", "--steps", 2)
     assert "validation: the last 0.1 of" in outcome.out
-    assert "nats per token" in outcome.out
+    assert "nats/token" in outcome.out
     about = json.loads(chainrule("info", tmp_path / "run", "--json").out)
     assert about["family"] == family
     assert 0 < about["validation"]["nats_per_token"] < 10
@@ -145,7 +145,7 @@ def test_an_unsupported_verb_is_refused_in_one_line(text_file: Path, tmp_path: P
     train(chainrule, "elmo", text_file, tmp_path / "elmo", "--steps", 1)
     for words, said in (
         (("fill", tmp_path / "elmo", "--text", "a <> b"), "give a run that fills gaps"),
-        (("generate", tmp_path / "elmo"), "give a run that writes text"),
+        (("generate", tmp_path / "elmo"), "give a run that generates text"),
         (("embed", tmp_path / "elmo", "--out", tmp_path / "vectors.txt"), "neither .npz nor .npy"),
         (("export", tmp_path / "elmo", "--to", "hf", "--out", tmp_path / "hf"), "only gpt and bert can be exported"),
         (("verify", tmp_path / "elmo"), "has no likelihood to verify"),

@@ -120,7 +120,7 @@ def test_an_answer_for_each_question(chainrule: Command, reader: Path, type_in) 
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [(b"no tab\n", "line 1 has no tab"), (b'{"question": 1}\n', "line 1 lacks a question")]
+    ("line", "message"), [(b"no tab\n", "line 1 has no tab"), (b'{"question": 1}\n', "line 1 has no question")]
 )
 def test_a_line_that_asks_nothing_is_refused(
     chainrule: Command, reader: Path, type_in, line: bytes, message: str
@@ -149,7 +149,7 @@ def test_labels_are_scored_and_their_confusion_drawn(chainrule: Command, classif
     assert sum(map(sum, score["confusion"])) == 4
     assert (tmp_path / "confusion.png").stat().st_size > 1000
     shown = chainrule("score", classifier, "--data", data).out
-    assert "macro f1" in shown
+    assert "macro-F1" in shown
     assert len(RunFolder(classifier).records("scores.jsonl")) == 2
 
 
@@ -164,7 +164,7 @@ def test_tags_and_answers_are_scored(chainrule: Command, tagger: Path, reader: P
     outcome = chainrule("score", reader, "--data", squad, "--json")
     assert outcome.code == 0, outcome.err
     assert json.loads(outcome.out)["questions"] == 1
-    assert "no labels to confuse" in chainrule("score", reader, "--data", squad, "--picture", tmp_path / "x.png").err
+    assert "no confusion matrix" in chainrule("score", reader, "--data", squad, "--picture", tmp_path / "x.png").err
 
 
 def test_runs_of_another_kind_are_refused_in_one_line(chainrule: Command, classifier: Path, type_in) -> None:
@@ -172,8 +172,8 @@ def test_runs_of_another_kind_are_refused_in_one_line(chainrule: Command, classi
     assert outcome.code == 2
     assert "is a classifier, which labels texts" in outcome.err
     type_in(b"a\n")
-    assert "nothing to search for" in chainrule("predict", classifier, "--search", "beam").err
-    assert "give data with what is right" in chainrule("score", classifier, "--text", "a").err
+    assert "needs no search" in chainrule("predict", classifier, "--search", "beam").err
+    assert "give annotated data" in chainrule("score", classifier, "--text", "a").err
 
 
 def test_a_label_that_the_run_does_not_know_is_refused(chainrule: Command, classifier: Path, tmp_path: Path) -> None:

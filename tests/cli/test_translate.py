@@ -13,7 +13,7 @@ import torch
 from chainrule.cli.align import rendered
 from chainrule.config import DataConfig, RunConfig
 from chainrule.decoding import Alignment
-from chainrule.runs import load
+from chainrule.tasks import load
 from chainrule.testing import tiny_model
 from chainrule.tokenizers.words import Words
 from chainrule.training.checkpoint import RunFolder
@@ -120,7 +120,7 @@ def test_two_runs_can_be_made_to_agree(chainrule: Command, run: Path, tmp_path: 
         results.append(outcome.out)
     assert results[0] == results[1]
     type_in(b"a\n")
-    assert "leave out copy_unknown" in chainrule("translate", run, "--agree-with", other, "--copy-unknown").err
+    assert "remove copy_unknown" in chainrule("translate", run, "--agree-with", other, "--copy-unknown").err
 
 
 def test_a_run_that_does_not_translate_is_refused_in_one_line(
@@ -132,7 +132,7 @@ def test_a_run_that_does_not_translate_is_refused_in_one_line(
         type_in(b"a\n")
         outcome = chainrule(*words)
         assert outcome.code == 2
-        assert "which writes text" in outcome.err
+        assert "which generates text" in outcome.err
         assert outcome.err.count("\n") == 1
 
 
@@ -140,7 +140,7 @@ def test_a_run_that_does_not_translate_is_refused_in_one_line(
     ("words", "message"),
     [
         (["--normaliser", "mean"], "'normaliser'"),
-        (["--agree-with", "nowhere"], "there is no run"),
+        (["--agree-with", "nowhere"], "no run at"),
         (["--checkpoint", "worst"], "best or last"),
         (["--shortlist"], "has no shortlist"),
     ],
@@ -183,7 +183,7 @@ def test_scoring_says_what_is_missing_or_does_not_match(chainrule: Command, run:
         ((*task, "--references", tmp_path / "none"), "there is no file"),
         (task, "takes the files --source and --references"),
         (("score", run, "--task", "poetry"), "likelihood or translation"),
-        (("score", run, "--text", "x", "--source", "a", "--references", one), "--references is for --task translation"),
+        (("score", run, "--text", "x", "--source", "a", "--references", one), "--references needs --task translation"),
     ):
         outcome = chainrule(*words)
         assert (outcome.code, outcome.err.count("\n")) == (2, 1)

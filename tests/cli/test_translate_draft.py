@@ -13,7 +13,8 @@ import torch
 from chainrule.config import DataConfig, RunConfig
 from chainrule.decoding import Search
 from chainrule.errors import ConfigError
-from chainrule.runs import TranslationRun, load
+from chainrule.tasks import load
+from chainrule.tasks.translation import TranslationRun
 from chainrule.testing import tiny_model
 from chainrule.testing.tiny import tiny_parallel
 from chainrule.tokenizers.words import Words
@@ -83,10 +84,10 @@ def test_what_no_draft_can_do_is_refused_in_one_line(chainrule: Command, lines: 
         ((hybrid, "--draft", "self"), "a beam of 5", "set the beam to 1"),
         ((base, "--beam", 1, "--draft", "self"), "plans nothing ahead"),
         ((base, "--beam", 1, "--draft", foreign), "other vocabularies", "the same tokenizers"),
-        ((base, "--beam", 1, "--draft", parallel), "writes all tokens at once"),
-        ((parallel, "--draft", "self"), "writes all tokens at once"),
-        ((hybrid, "--beam", 1, "--draft", "self", "--agree-with", base), "leave it out"),
-        ((hybrid, "--beam", 1, "--draft", tmp_path / "nowhere"), "there is no run"),
+        ((base, "--beam", 1, "--draft", parallel), "generates all tokens in parallel"),
+        ((parallel, "--draft", "self"), "generates all tokens in parallel"),
+        ((hybrid, "--beam", 1, "--draft", "self", "--agree-with", base), "takes no draft"),
+        ((hybrid, "--beam", 1, "--draft", tmp_path / "nowhere"), "no run at"),
     ):
         lines()
         refused(chainrule("translate", *words), *message)

@@ -75,7 +75,7 @@ def test_questions_that_cannot_be_asked(chainrule: Command, run: Path, tmp_path:
 
 def test_a_run_without_word_vectors(chainrule: Command, run: Path, text_file: Path, tmp_path: Path) -> None:
     assert chainrule("train", "ngram", "--data", text_file, "--out", tmp_path / "ngram").code == 0
-    refused(chainrule("words", tmp_path / "ngram", "nearest", "cat"), "ngram", "knows words by their vectors")
+    refused(chainrule("words", tmp_path / "ngram", "nearest", "cat"), "ngram", "has a vector for each word")
     refused(chainrule("export", tmp_path / "ngram", "--to", "word2vec", "--out", tmp_path / "o"), "word2vec")
     refused(chainrule("generate", run), "writes text", "chainrule words")
     refused(chainrule("export", run, "--to", "arpa", "--out", tmp_path / "o"), "ngram")

@@ -90,7 +90,7 @@ def test_score_has_the_fixed_keys_and_is_kept_with_its_protocol(chainrule: Comma
     assert kept["protocol"] == found["protocol"]
     assert kept["data"] == str(text_file)
     table = chainrule("score", run, "--data", text_file).out
-    assert "bits per byte" in table
+    assert "bits/byte" in table
     assert "state carried over" in table
 
 

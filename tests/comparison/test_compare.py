@@ -20,7 +20,7 @@ from chainrule.comparison.runner import failure_reason
 from chainrule.comparison.task import TextComparison
 from chainrule.errors import ConfigError, RunError
 from chainrule.families import FAMILIES
-from chainrule.runs import load
+from chainrule.tasks import load
 
 SIZES = {"vocabulary": 65}
 SMALL = ["finite_memory.model.width=16", "recurrent.model.width=16", "recurrent.model.layers=1"]

@@ -14,7 +14,7 @@ from chainrule.compose.reverse import Reverse, reversed_corpus, reversed_sequenc
 from chainrule.data.corpus import Corpus
 from chainrule.interface.base import NeuralModel
 from chainrule.interface.capabilities import is_right_to_left
-from chainrule.runs import Run
+from chainrule.tasks.base import Run
 from chainrule.testing import tiny_model
 from chainrule.types import Batch, Sequences
 

@@ -15,7 +15,7 @@ VOCABULARY = 5
 class TinyGRU(TabledReadout):
     """A recurrent model without a limit on the context; a source, if there is one, sets the initial state."""
 
-    task = "language"
+    task = "text"
     width = 8
 
     def __init__(self, vocabulary):
@@ -54,7 +54,7 @@ class TinyGRU(TabledReadout):
 class Positional(AutoregressiveModel):
     """A finite context: logits from the position, the last token and the sum of all; one token too many is an error."""
 
-    task = "language"
+    task = "text"
 
     def __init__(self, vocabulary, context):
         super().__init__(ModelConfig(vocabulary=vocabulary))
@@ -95,7 +95,7 @@ class Positional(AutoregressiveModel):
 class Bigram(AutoregressiveModel):
     """Probabilities from a table of the last token; the last row is for the beginning."""
 
-    task = "language"
+    task = "text"
 
     def __init__(self, table):
         super().__init__(ModelConfig(vocabulary=len(table[0])))

@@ -10,7 +10,8 @@ import torch
 from chainrule.config import DataConfig, RunConfig
 from chainrule.frontier.results import FailedMeasurement, FrontierResults, FrontierRow, Speed, finding
 from chainrule.interface.base import Model
-from chainrule.runs import TextRun, load
+from chainrule.tasks import load
+from chainrule.tasks.text import TextRun
 from chainrule.testing import tiny_model
 from chainrule.testing.tiny import tiny_parallel
 from chainrule.tokenizers.words import Words
@@ -130,7 +131,7 @@ def text_results() -> FrontierResults:
 def create(path: Path, family: str, model: Model) -> Path:
     """A run of a tiny model with the words x, y and z; translation runs have the source words a to d."""
     folder = RunFolder(path)
-    task = "translation" if model.task == "translation" else "language"
+    task = "translation" if model.task == "translation" else "text"
     config = RunConfig(
         family=family,
         tokenizer="words",

@@ -11,7 +11,9 @@ import pytest
 from chainrule.frontier.generation import GENERATED_TOKENS, PROMPT_TOKENS, GenerationWorkload
 from chainrule.frontier.translation import TranslationWorkload
 from chainrule.models.hybrid_regressive import ordinal
-from chainrule.runs import TextRun, TranslationRun, load
+from chainrule.tasks import load
+from chainrule.tasks.text import TextRun
+from chainrule.tasks.translation import TranslationRun
 from tests.cli.test_bad_input import refused
 from tests.conftest import Command
 
@@ -192,7 +194,7 @@ def interrupted(*_: object) -> None:
         (["--batches", ""], ["--batches"]),
         (["--seconds", "0"], ["--seconds must be positive"]),
         (["--data", "text.txt"], ["--data is for text runs"]),
-        (["--draft", "nowhere"], ["there is no run", "nowhere"]),
+        (["--draft", "nowhere"], ["no run at", "nowhere"]),
     ],
 )
 def test_an_invalid_option_is_reported_in_one_line(
@@ -220,8 +222,8 @@ def test_files_and_runs_must_match(
         "6 sources and 1 references",
     )
     refused(chainrule("frontier", runs["base"], *files[:2], "--references", tmp_path / "none", *out), "none")
-    refused(chainrule("frontier", runs["base"], runs["gpt"], *files, *out), "which writes text", "that translates")
-    refused(chainrule("frontier", runs["base"], "--data", held_out, *out), "which translates", "that writes text")
+    refused(chainrule("frontier", runs["base"], runs["gpt"], *files, *out), "which generates text", "that translates")
+    refused(chainrule("frontier", runs["base"], "--data", held_out, *out), "which translates", "that generates text")
     refused(chainrule("frontier", runs["gpt"], "--data", short, *out), "2 tokens", "give a longer text")
     assert not (tmp_path / "out").exists()
 

@@ -13,7 +13,7 @@ from chainrule.errors import ConfigError, DecodingError, RunError
 from chainrule.frontier.measure import evenly_spaced, items_per_round, measure_frontier, run_round
 from chainrule.frontier.results import ROUNDS, FrontierResults, Measurements, Timing, summarise
 from chainrule.frontier.workload import DecodedItem, DecodingMethod, Quality, Workload
-from chainrule.runs import TextRun
+from chainrule.tasks.text import TextRun
 
 
 class RecordingMethod(DecodingMethod):

@@ -16,7 +16,8 @@ from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.families import build
 from chainrule.models.classifier import Classifier
 from chainrule.nn.attention import AttentionPooling
-from chainrule.runs import LabelRun, load
+from chainrule.tasks import load
+from chainrule.tasks.labels import LabelRun
 from chainrule.testing.tiny import tiny_model
 from chainrule.tokenizers.words import Words
 from chainrule.training.checkpoint import RunFolder

@@ -11,7 +11,8 @@ import torch
 
 import chainrule
 from chainrule.models.reader import SpanReader
-from chainrule.runs import ReadingRun, load
+from chainrule.tasks import load
+from chainrule.tasks.answers import AnswerRun
 from chainrule.testing.tiny import tiny_model
 from chainrule.types import Batch, Sequences
 
@@ -80,12 +81,12 @@ def test_answers_are_found_in_texts_longer_than_a_passage(questions: Path, tmp_p
         "train": {"learning_rate": 0.01, "batch_tokens": 1024},
     }
     run = chainrule.train("reader", data=str(questions), out=tmp_path / "run", steps=120, settings=settings, seed=0)
-    assert isinstance(run, ReadingRun)
+    assert isinstance(run, AnswerRun)
     score = run.info()["validation"]
     assert score["exact_match"] > 0.9
     assert score["exact_match"] > score["sentence_exact_match"]
     assert score["answers_here"] > score["answers_here_majority"]
-    again = load(tmp_path / "run", ReadingRun)
+    again = load(tmp_path / "run", AnswerRun)
     context = "The cow is blue . The cat is red . The hen is green . The fish is grey ."
     found = again.answer("which colour has the hen ?", context)
     assert found.text == "green"

@@ -10,7 +10,8 @@ import torch
 
 import chainrule
 from chainrule.models.tagger import SpelledWords, Words
-from chainrule.runs import TagRun, load
+from chainrule.tasks import load
+from chainrule.tasks.tags import TagRun
 from chainrule.testing.tiny import tiny_model
 from chainrule.types import Batch, Sequences
 

@@ -12,7 +12,9 @@ import pytest
 
 import chainrule
 from chainrule.errors import ConfigError, DataError, DecodingError, RunError
-from chainrule.runs import ImageRun, TextRun, load
+from chainrule.tasks import load
+from chainrule.tasks.images import ImageRun
+from chainrule.tasks.text import TextRun
 
 TINY: dict[str, dict[str, Any]] = {
     "pixelcnn": {"layers": 1, "width": 4, "first_kernel": 3},
@@ -52,7 +54,7 @@ def test_the_data_decides_that_a_run_is_about_images(family: str, data: Path, tm
     assert not found.protocol.eos
     assert run.draw(3).shape == (3, 3, 4, 1)
     card = (tmp_path / "run" / "card.md").read_text()
-    assert "bits_per_dim" in card
+    assert "bits/dim" in card
     assert "bits_per_byte" not in card
 
 
@@ -91,7 +93,7 @@ def test_a_label_decides_what_is_drawn(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_label_is_refused_by_a_model_that_knows_none(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DecodingError, match="knows no labels"):
+    with pytest.raises(DecodingError, match="has no labels"):
         trained("neighbours", data, tmp_path / "run").draw(1, label="0")
 
 
@@ -102,7 +104,7 @@ def test_a_labelled_family_needs_labels(data: Path, tmp_path: Path) -> None:
 
 
 def test_images_and_texts_are_not_taken_for_each_other(data: Path, text_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="model of images"):
+    with pytest.raises(ConfigError, match="models images"):
         chainrule.train("pixelcnn", data=str(text_file), out=tmp_path / "run")
     with pytest.raises(ConfigError, match="value by value"):
         chainrule.train("nonautoregressive", data=str(data), out=tmp_path / "run")
@@ -157,6 +159,6 @@ def test_score_prints_the_figures_of_images(data: Path, tmp_path: Path, chainrul
     trained("neighbours", data, tmp_path / "run")
     found = json.loads(chainrule("score", tmp_path / "run", "--data", data, "--json").out)
     assert {"nats_per_image", "bits_per_dim", "nats_per_token", "protocol"} <= set(found)
-    assert "bits per dim" in chainrule("info", tmp_path / "run").out
+    assert "bits/dim" in chainrule("info", tmp_path / "run").out
     refused = chainrule("score", tmp_path / "run", "--text", "some text")
     assert (refused.code, "models images" in refused.err) == (2, True)

@@ -10,8 +10,8 @@ import torch
 
 import chainrule
 from chainrule.errors import ConfigError, RunError, TrainingError
-from chainrule.material import Material
 from chainrule.models.gpt import GPT
+from chainrule.tasks.text import TextData
 from chainrule.training.progress import Record, Reporter
 
 TINY = {"layers": 1, "width": 16, "heads": 2, "context": 32}
@@ -63,7 +63,7 @@ def test_validation_takes_a_bounded_fraction_of_a_budget_in_minutes(
         validations.append(time.monotonic())
         return 1.0
 
-    monkeypatch.setattr(Material, "validate", slow)
+    monkeypatch.setattr(TextData, "validate", slow)
     train(text_file, tmp_path / "run", minutes=0.05)
     assert 1 <= len(validations) <= 3  # ten would take all of the three seconds
 
@@ -112,7 +112,7 @@ def test_the_best_weights_are_those_of_the_step_that_validated_best(
 ) -> None:
     steady = {"validate_every": 5, "schedule": "constant", "warmup": 0}
     losses = iter([3.0, 1.0, 2.0, 1.5])
-    monkeypatch.setattr(Material, "validate", lambda *_: next(losses))
+    monkeypatch.setattr(TextData, "validate", lambda *_: next(losses))
     run = train(text_file, tmp_path / "run", steps=20, train=steady)
     assert (run.outcome.best, run.outcome.best_step, run.outcome.step) == (1.0, 10, 20)
     monkeypatch.undo()

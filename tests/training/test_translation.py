@@ -15,7 +15,9 @@ from tests.conftest import Command
 import chainrule
 from chainrule.config import TrainConfig
 from chainrule.errors import ConfigError, DataError, MissingExtra, RunError
-from chainrule.runs import TextRun, TranslationRun, load
+from chainrule.tasks import load
+from chainrule.tasks.text import TextRun
+from chainrule.tasks.translation import TranslationRun
 from chainrule.training.loop import Trainer
 from chainrule.training.progress import Reporter
 from chainrule.training.schedule import rate
@@ -106,7 +108,7 @@ def test_a_long_source_is_cut_for_a_model_that_cannot_read_it_all(tmp_path: Path
     )
     assert run.score(data=str(pairs)).tokens == sum(2 * length + 1 for length in range(1, 30))
     assert run.info()["validation"]["protocol"]["source_context"] == 24
-    assert any("of 26 training pairs have more tokens than the model can read" in note for note in listener.notes)
+    assert any("of 26 training pairs are longer than the model's context" in note for note in listener.notes)
 
 
 def test_a_killed_run_goes_on_bit_for_bit_with_its_recent_weights(
@@ -190,7 +192,7 @@ def test_the_folder_holds_both_vocabularies_and_what_was_cleaned(words: dict[str
 def test_bleu_can_be_left_out(words: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(tmp_path / "run", words, steps=2, train={"validate_bleu": False})
     assert not any("valid_bleu" in record for record in records(run.path))
-    monkeypatch.setattr("chainrule.material.pairs.find_spec", lambda name: None)
+    monkeypatch.setattr("chainrule.tasks.translation.find_spec", lambda name: None)
     run = train(tmp_path / "without", words, steps=2)
     assert not any("valid_bleu" in record for record in records(run.path))
     with pytest.raises(MissingExtra, match=r"chainrule\[translation\]"):
@@ -207,7 +209,7 @@ def test_both_sides_can_be_one_table_only_with_one_vocabulary(words: dict[str, s
 
 
 def test_a_family_gets_the_data_that_it_is_for(words: dict[str, str], text_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"gpt is a model of one text, and data.source is about pairs"):
+    with pytest.raises(ConfigError, match=r"gpt is not a translation model, but data.source is set"):
         chainrule.train("gpt", **words, out=tmp_path / "run", steps=1)
     with pytest.raises(DataError, match=r"builtin:dates holds pairs"):
         chainrule.train("gpt", data="builtin:dates", out=tmp_path / "run", steps=1)
@@ -221,12 +223,12 @@ def test_a_family_gets_the_data_that_it_is_for(words: dict[str, str], text_file:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"source": "a"}, "--source came without --target"),
-        ({"target": "a"}, "--target came without --source"),
-        ({"source": "a", "target": "b", "data": "c"}, "--target and --data both name the data"),
-        ({"data": "c", "valid_source": "a"}, "--valid-source came without --valid-target"),
-        ({"data": "c", "valid": "b", "valid_source": "a", "valid_target": "d"}, "--valid-target and --valid both"),
-        ({"data": "c", "test_target": "a"}, "--test-target came without --test-source"),
+        ({"source": "a"}, "--source is given without --target"),
+        ({"target": "a"}, "--target is given without --source"),
+        ({"source": "a", "target": "b", "data": "c"}, "--target and --data are both given"),
+        ({"data": "c", "valid_source": "a"}, "--valid-source is given without --valid-target"),
+        ({"data": "c", "valid": "b", "valid_source": "a", "valid_target": "d"}, "--valid-target and --valid are both"),
+        ({"data": "c", "test_target": "a"}, "--test-target is given without --test-source"),
     ],
 )
 def test_half_a_pair_is_refused(given: dict[str, str], complaint: str, tmp_path: Path) -> None:
@@ -237,16 +239,16 @@ def test_half_a_pair_is_refused(given: dict[str, str], complaint: str, tmp_path:
 def test_a_run_is_used_for_what_it_is(words: dict[str, str], text_file: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", words, steps=1)
     with pytest.raises(
-        RunError, match=r"is a seq2seq, which translates .chainrule translate .*; give a run that writes"
+        RunError, match=r"is a seq2seq, which translates .chainrule translate .*; give a run that generates text"
     ):
         load(run.path, TextRun)
     with pytest.raises(ConfigError, match="give the source of the text"):
         run.score("abc")
     text = chainrule.train("ngram", data=str(text_file), out=tmp_path / "ngram")
-    with pytest.raises(ConfigError, match="has no use for a source"):
+    with pytest.raises(ConfigError, match="takes no source"):
         text.score("abc", source="cba")
     with pytest.raises(
-        RunError, match=r"is a ngram, which writes text .chainrule generate .*; give a run that translates"
+        RunError, match=r"is a ngram, which generates text .chainrule generate .*; give a run that translates"
     ):
         load(text.path, TranslationRun)
 

@@ -102,7 +102,7 @@ def test_a_run_without_matching_weights_is_refused(tmp_path, teacher, text, tran
     def start(family, run, **words):
         chainrule.train(family, data=str(text), start_from=run, steps=1, out=tmp_path / "new", **words)
 
-    with pytest.raises(ConfigError, match="is a language run and transformer is a translation family"):
+    with pytest.raises(ConfigError, match="is a text run and transformer is a translation family"):
         start("transformer", teacher.path)
     with pytest.raises(ConfigError, match="keeps the vocabulary of the run, but tokenizer is 'words' and was 'chars'"):
         start("gpt", teacher.path, tokenizer="words")

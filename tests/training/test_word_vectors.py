@@ -12,14 +12,14 @@ import chainrule
 from chainrule.api import train
 from chainrule.models import word2vec
 from chainrule.models.word2vec import Word2Vec
-from chainrule.runs import WordRun
+from chainrule.tasks.word_vectors import WordVectorRun
 
 SMALL = {"model": {"width": 8}, "train": {"batch_tokens": 256}}
 
 
-def trained(data: Path, out: Path, **words: Any) -> WordRun:
+def trained(data: Path, out: Path, **words: Any) -> WordVectorRun:
     run = train("word2vec", data=str(data), out=out, tokenizer="words", threads=1, settings=SMALL, **words)
-    assert isinstance(run, WordRun)
+    assert isinstance(run, WordVectorRun)
     return run
 
 
@@ -84,7 +84,7 @@ def test_a_run_knows_its_loss_on_text_that_it_has_not_seen(text_file: Path, tmp_
 def test_by_default_words_that_come_up_fewer_than_five_times_are_unknown(text_file: Path, tmp_path: Path) -> None:
     (tmp_path / "rare.txt").write_text("unicorn\n" + text_file.read_text())
     run = train("word2vec", data=str(tmp_path / "rare.txt"), out=tmp_path / "run", steps=1)
-    assert isinstance(run, WordRun)
+    assert isinstance(run, WordVectorRun)
     assert "bird" in run.vectors.places
     assert "unicorn" not in run.vectors.places
     assert not set(run.vectors.places) & {"\n", "", "<unk>", "\ufffd"}

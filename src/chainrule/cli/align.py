@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_translator, print_json
+from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_translation_run, print_json
 from chainrule.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def align(
     """Show the attention of each target token over the source tokens, the mean over layers and heads."""
     if not source.strip():
         raise ConfigError("the source is empty; give a text with --source")
-    opened = open_translator(run, device=device, threads=threads, checkpoint=checkpoint)
+    opened = open_translation_run(run, device=device, threads=threads, checkpoint=checkpoint)
     found = opened.align(source, target, beam=beam)
     if out is not None:
         draw(found, out)

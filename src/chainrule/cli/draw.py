@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_drawer, output
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_image_run, output
 
 FRAMES = {".gif": 64, ".png": 12}  # stages of a growing image, by the form of the file
 
@@ -53,7 +53,7 @@ def draw(
 
     With --complete the first image of the grid is the one that is completed, as it was.
     """
-    opened = open_drawer(run, device=device, threads=threads, checkpoint=checkpoint)
+    opened = open_image_run(run, device=device, threads=threads, checkpoint=checkpoint)
     import numpy as np
     from rich.progress import track
 

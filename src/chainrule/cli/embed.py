@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_embedder
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_embedding_run
 from chainrule.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from chainrule.runs import EmbeddingRun
+    from chainrule.tasks.embeddings import EmbeddingRun
 
 FORMS = (".npz", ".npy")
 
@@ -53,7 +53,7 @@ def embed(
         raise ConfigError("vectors are no text to look at; name a file with --out vectors.npz, or redirect with >")
     if out is not None and out.suffix not in FORMS:
         raise ConfigError(f"--out {str(out)!r} is neither .npz nor .npy; choose one of the two")
-    opened = open_embedder(run, device=device, threads=threads, checkpoint=checkpoint)
+    opened = open_embedding_run(run, device=device, threads=threads, checkpoint=checkpoint)
     arrays = _arrays(opened, _watched(_lines(sys.stdin.buffer)), per_token=per_token, layer=layer)
     if out is None:
         np.savez(sys.stdout.buffer, **arrays)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_filler, output, print_json
+from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_filling_run, output, print_json
 
 
 def fill(
@@ -29,7 +29,7 @@ def fill(
     A `bert` writes one token into each gap, so <><> are two tokens side by side; a `t5` writes spans of any length.
     Each filling is shown with its probability given the rest of the text.
     """
-    opened = open_filler(run, device=device, threads=threads, checkpoint=checkpoint)
+    opened = open_filling_run(run, device=device, threads=threads, checkpoint=checkpoint)
     found = opened.fill(text, num=n_best, beam=beam, longest=longest)
     if json:
         print_json([{**one._asdict(), "probability": math.exp(one.log_prob)} for one in found])

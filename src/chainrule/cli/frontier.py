@@ -16,11 +16,10 @@ from chainrule.cli.options import (
     Json,
     Threads,
     errors,
-    open_translator,
-    open_writer,
+    open_text_run,
+    open_translation_run,
     output,
     print_json,
-    read_lines,
 )
 from chainrule.errors import ConfigError
 
@@ -128,15 +127,16 @@ def _translation(
     draft: Path | None,
     **how: Any,
 ) -> Workload:
+    from chainrule.data.text import read_all_lines
     from chainrule.frontier.translation import TranslationWorkload
 
     return TranslationWorkload(
-        [open_translator(run, **how) for run in runs],
-        read_lines(source),
-        read_lines(references),
+        [open_translation_run(run, **how) for run in runs],
+        read_all_lines(source),
+        read_all_lines(references),
         beam=beam,
         passes=passes,
-        draft=None if draft is None else open_translator(draft, **how),
+        draft=None if draft is None else open_translation_run(draft, **how),
         limit=limit,
     )
 
@@ -144,8 +144,8 @@ def _translation(
 def _generation(runs: list[Path], data: str, *, limit: int | None, draft: Path | None, **how: Any) -> Workload:
     from chainrule.frontier.generation import GenerationWorkload
 
-    opened = [open_writer(run, **how) for run in runs]
-    return GenerationWorkload(opened, data, draft=None if draft is None else open_writer(draft, **how), limit=limit)
+    opened = [open_text_run(run, **how) for run in runs]
+    return GenerationWorkload(opened, data, draft=None if draft is None else open_text_run(draft, **how), limit=limit)
 
 
 def _numbers(option: str, text: str) -> list[int]:

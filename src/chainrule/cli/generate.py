@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_writer, output, print_json
+from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_text_run, output, print_json
 from chainrule.errors import ConfigError
 
 
@@ -73,9 +73,9 @@ def generate(
             other = "--beam" if beam is not None else "--" + odd[0].replace("_", "-")
             raise ConfigError(f"--greedy and {other} exclude each other; leave one out")
         given["greedy"] = True
-    opened = open_writer(run, device=device, threads=threads, checkpoint=checkpoint)
+    opened = open_text_run(run, device=device, threads=threads, checkpoint=checkpoint)
     if draft is not None:
-        given["draft"] = draft if draft in ("ngram", "self") else open_writer(Path(draft), device=device)
+        given["draft"] = draft if draft in ("ngram", "self") else open_text_run(Path(draft), device=device)
     common: dict[str, Any] = {
         "length": length, "num": num, "seed": seed, "stop": stop or [], "allow_unknown": allow_unknown, **given
     }  # fmt: skip

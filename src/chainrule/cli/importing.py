@@ -23,9 +23,9 @@ def import_(
     json: Json = False,
 ) -> None:
     """Make a run of a model that another tool has trained, so that it can be scored, sampled and compared."""
-    from chainrule.runs import adopt
+    from chainrule.tasks import import_run
 
-    about = adopt(path, str(from_), out).info()
+    about = import_run(path, str(from_), out).info()
     if json:
         print_json(about)
     else:

@@ -14,13 +14,13 @@ from chainrule.cli.options import (
     errors,
     output,
     print_json,
+    print_scores,
     print_table,
-    score_rows,
     use_threads,
 )
 
 if TYPE_CHECKING:
-    from chainrule.runs import Run
+    from chainrule.tasks.base import Run
 
 
 def mix(
@@ -110,11 +110,8 @@ def _report(run: Run) -> None:
         rows |= {f"{path} alone": nats for path, nats in zip(fit["runs"], fit["parts"], strict=True)}
         rows |= {"before fitting": fit["before"], "after fitting": fit["after"]}
     print_table(rows)
-    for split in ("validation", "test"):
-        if about[split] is not None:
-            seen = " (the gate was fitted to it)" if split == "validation" and fit is not None else ""
-            output.print()
-            print_table(score_rows(about[split]), title=f"[bold]{split}[/bold]: {about[split]['data']}{seen}")
+    fitted = {} if fit is None else {"validation": " (the gate was fitted to it)"}
+    print_scores(about, note=fitted)
     output.print(
         f"\n[green]{run.path}[/green]  next: chainrule generate {run.path} --prompt …", highlight=False, soft_wrap=True
     )

@@ -12,7 +12,14 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from chainrule.runs import EmbeddingRun, FillingRun, ImageRun, PredictingRun, Run, TextRun, TranslationRun
+    from chainrule.tasks.base import Run
+    from chainrule.tasks.embeddings import EmbeddingRun
+    from chainrule.tasks.examples import PredictionRun
+    from chainrule.tasks.filling import FillingRun
+    from chainrule.tasks.images import ImageRun
+    from chainrule.tasks.text import TextRun
+    from chainrule.tasks.translation import TranslationRun
+    from chainrule.tasks.word_vectors import WordVectorRun
 
 output = Console()
 errors = Console(stderr=True)
@@ -37,68 +44,74 @@ def open_run(path: Path, *, device: str = "auto", threads: int | None = None, ch
     """Load a run with the given number of threads."""
     use_threads(threads)
     from chainrule.errors import ConfigError
-    from chainrule.runs import load
+    from chainrule.tasks import load
 
     if checkpoint not in ("best", "last"):
         raise ConfigError(f"--checkpoint takes best or last, got {checkpoint!r}")
     return load(path, device=device, checkpoint=checkpoint)
 
 
-def open_writer(path: Path, **how: Any) -> TextRun:
-    """... that writes text."""
+def open_text_run(path: Path, **how: Any) -> TextRun:
+    """Load a run that generates text."""
     run = open_run(path, **how)
-    from chainrule.runs import TextRun, require
+    from chainrule.tasks.base import require
+    from chainrule.tasks.text import TextRun
 
     return require(run, TextRun)
 
 
-def open_translator(path: Path, **how: Any) -> TranslationRun:
-    """... that translates."""
+def open_translation_run(path: Path, **how: Any) -> TranslationRun:
+    """Load a run that translates."""
     run = open_run(path, **how)
-    from chainrule.runs import TranslationRun, require
+    from chainrule.tasks.base import require
+    from chainrule.tasks.translation import TranslationRun
 
     return require(run, TranslationRun)
 
 
-def open_drawer(path: Path, **how: Any) -> ImageRun:
-    """... that draws images."""
+def open_image_run(path: Path, **how: Any) -> ImageRun:
+    """Load a run that models images."""
     run = open_run(path, **how)
-    from chainrule.runs import ImageRun, require
+    from chainrule.tasks.base import require
+    from chainrule.tasks.images import ImageRun
 
     return require(run, ImageRun)
 
 
-def open_embedder(path: Path, **how: Any) -> EmbeddingRun:
-    """... that embeds texts."""
+def open_embedding_run(path: Path, **how: Any) -> EmbeddingRun:
+    """Load a run that embeds texts."""
     run = open_run(path, **how)
-    from chainrule.runs import EmbeddingRun, require
+    from chainrule.tasks.base import require
+    from chainrule.tasks.embeddings import EmbeddingRun
 
     return require(run, EmbeddingRun)
 
 
-def open_filler(path: Path, **how: Any) -> FillingRun:
-    """... that fills gaps."""
+def open_word_vector_run(path: Path, **how: Any) -> WordVectorRun:
+    """Load a run of word vectors."""
     run = open_run(path, **how)
-    from chainrule.runs import FillingRun, require
+    from chainrule.tasks.base import require
+    from chainrule.tasks.word_vectors import WordVectorRun
+
+    return require(run, WordVectorRun)
+
+
+def open_filling_run(path: Path, **how: Any) -> FillingRun:
+    """Load a run that fills gaps."""
+    run = open_run(path, **how)
+    from chainrule.tasks.base import require
+    from chainrule.tasks.filling import FillingRun
 
     return require(run, FillingRun)
 
 
-def open_predictor(path: Path, **how: Any) -> PredictingRun:
-    """... that says something about texts."""
+def open_prediction_run(path: Path, **how: Any) -> PredictionRun:
+    """Load a run that predicts labels, tags or answers."""
     run = open_run(path, **how)
-    from chainrule.runs import PredictingRun, require
+    from chainrule.tasks.base import require
+    from chainrule.tasks.examples import PredictionRun
 
-    return require(run, PredictingRun)  # type: ignore[type-abstract]  # nothing is made of it
-
-
-def read_lines(path: Path) -> list[str]:
-    """All lines of a text file, empty ones too."""
-    from chainrule.data.text import find_files, read_text
-
-    (file,), _ = find_files(str(path))
-    lines = "".join(read_text(file)).split("\n")
-    return lines if lines[-1] else lines[:-1]
+    return require(run, PredictionRun)  # type: ignore[type-abstract]  # not instantiated
 
 
 def print_json(values: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -130,46 +143,12 @@ def show(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-PREDICTED = (
-    "macro_f1", "majority", "nats_per_label", "whole", "examples", "texts", "exact_match", "f1", "sentence_exact_match",
-    "sentence_f1", "finds", "answers_here", "answers_here_majority", "questions", "passages",
-)  # fmt: skip
-"""Figures of labels, tags and answers."""
+def print_scores(about: Mapping[str, Any], *, note: Mapping[str, str] | None = None) -> None:
+    """The scores of a run on its validation and test data, each with its protocol."""
+    from chainrule.metrics import score_rows
 
-
-def score_rows(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The lines of a score, with the protocol in one."""
-    names = (
-        "nats_per_image", "bits_per_dim", "nats_per_token", "bits_per_byte", "perplexity", "word_perplexity",
-        "accuracy", "tokens", "images", "bytes", *PREDICTED,
-    )  # fmt: skip
-    rows = {name: found[name] for name in names if name in found and not isinstance(found[name], dict)}
-    if found.get("unknown"):
-        rows["unknown_tokens"] = f"{found['unknown']:,} (bits/byte is too low by what they hide)"
-    return rows | {"protocol": protocol_line(found["protocol"])} if "protocol" in found else rows
-
-
-def pair_rows(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run that translates has more to tell: which pairs were left, and BLEU at its last validation."""
-    from chainrule.data.cleaning import CleaningReport
-
-    cleaning: Mapping[str, Any] = about.get("cleaning", {})
-    rows: dict[str, Any] = {f"{split}_pairs": CleaningReport(**found).summary() for split, found in cleaning.items()}
-    if (found := about.get("bleu")) is not None:
-        names = ("valid_bleu", "valid_chrf", "valid_exact_match", "bleu_signature")
-        rows |= {name: found[name] for name in names}
-    return rows
-
-
-def protocol_line(protocol: Mapping[str, Any]) -> str:
-    """How the text was read, in one line."""
-    parts = [str(protocol["method"])]
-    if protocol.get("context"):
-        parts.append(f"context {protocol['context']}, stride {protocol['stride']}")
-    parts.append("state carried over" if protocol["carry_over"] else "no carry-over")
-    parts.append("EOS counted" if protocol["eos"] else "no EOS")
-    if protocol.get("source"):
-        parts.append("given the source")
-    if protocol.get("tokens"):
-        parts.append(f"the first {protocol['tokens']:,} tokens only")
-    return ", ".join(parts)
+    for split in ("validation", "test"):
+        if about[split] is not None:
+            output.print()
+            title = f"[bold]{split}[/bold]: {about[split]['data']}{(note or {}).get(split, '')}"
+            print_table(score_rows(about[split]), title=title)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_predictor
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_prediction_run
 from chainrule.errors import DataError
 
 if TYPE_CHECKING:
-    from chainrule.runs import Said
+    from chainrule.tasks.examples import LinePrediction
 
 
 def predict(
@@ -39,12 +39,12 @@ def predict(
     tags. A reader takes a question, a tab and a text, or {"question": …, "context": …}, and gives the answer, its
     probability, and that of there being none.
     """
-    opened = open_predictor(run, device=device, threads=threads, checkpoint=checkpoint)
-    for found in watched(opened.said(lines(sys.stdin.buffer), search=search, beam=beam)):
+    opened = open_prediction_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    for found in watched(opened.predict_lines(lines(sys.stdin.buffer), search=search, beam=beam)):
         typer.echo("" if found is None else shown(found, as_json=json))
 
 
-def shown(found: Said, *, as_json: bool) -> str:
+def shown(found: LinePrediction, *, as_json: bool) -> str:
     return json_module.dumps(found.record, ensure_ascii=False) if as_json else found.line
 
 
@@ -59,7 +59,7 @@ def lines(file: BinaryIO) -> Iterator[str]:
             ) from None
 
 
-def watched(found: Iterable[Said | None]) -> Iterator[Said | None]:
+def watched(found: Iterable[LinePrediction | None]) -> Iterator[LinePrediction | None]:
     """The same, with a count on stderr that leaves no trace."""
     from rich.progress import Progress, SpinnerColumn, TextColumn
 

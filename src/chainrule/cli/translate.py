@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_translator
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_translation_run
 
 if TYPE_CHECKING:
     from chainrule.decoding import Search, TranslatedText
@@ -94,9 +94,9 @@ def translate(
         }
     )  # fmt: skip
     how: dict[str, Any] = {"device": device, "threads": threads, "checkpoint": checkpoint}
-    opened = open_translator(run, **how)
-    other = None if agree_with is None else open_translator(agree_with, **how)
-    guesses = draft if draft in (None, "self") else open_translator(Path(draft), device=device)
+    opened = open_translation_run(run, **how)
+    other = None if agree_with is None else open_translation_run(agree_with, **how)
+    guesses = draft if draft in (None, "self") else open_translation_run(Path(draft), device=device)
     window = 1 if sys.stdin.isatty() else WINDOW * batch  # a person waits for each line
     begin = time.perf_counter()
     counts: Counter[str] = Counter()

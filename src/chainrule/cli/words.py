@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
     from chainrule.evaluation.embeddings import AnalogyScore, Neighbour, SimilarityScore, WordVectors
-    from chainrule.runs import WordRun
+    from chainrule.tasks.word_vectors import WordVectorRun
 
 PICTURES = (".png", ".svg", ".pdf")
 SIDES = ((1, 1), (-1, 1), (1, -1), (-1, -1))  # of a point, where its name may stand: right or left, above or below
@@ -78,12 +78,13 @@ def words(
         typer.echo(str(out))
 
 
-def open_words(path: Path) -> WordRun:
+def open_words(path: Path) -> WordVectorRun:
     """A run of word vectors."""
     run = open_run(path, device="cpu")
-    from chainrule.runs import WordRun, require
+    from chainrule.tasks.base import require
+    from chainrule.tasks.word_vectors import WordVectorRun
 
-    return require(run, WordRun)
+    return require(run, WordVectorRun)
 
 
 def _check(ask: Ask, about: Sequence[str], out: Path | None) -> None:
@@ -114,7 +115,7 @@ def _show(found: dict[str, list[Neighbour]], *, json: bool) -> None:
         output.print(table)
 
 
-def _score(run: WordRun, path: Path, restricted: int, *, json: bool) -> None:
+def _score(run: WordVectorRun, path: Path, restricted: int, *, json: bool) -> None:
     from rich.progress import Progress
 
     from chainrule.evaluation.embeddings import AnalogyScore

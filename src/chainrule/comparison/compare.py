@@ -30,7 +30,9 @@ from chainrule.evaluation.likelihood import Surprisals, summarise, surprisals
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.mixing import mix
-from chainrule.runs import SequenceRun, load, parameters
+from chainrule.tasks import load
+from chainrule.tasks.base import parameters
+from chainrule.tasks.sequences import SequenceRun
 from chainrule.training.progress import Reporter
 
 DEFAULT_MINUTES = 10.0

@@ -151,7 +151,8 @@ def run_job(folder: ComparisonFolder, name: str) -> None:
     """Train one family, or resume its training, then score it on the validation and test data."""
     from chainrule.api import train
     from chainrule.evaluation.likelihood import surprisals
-    from chainrule.runs import SequenceRun, parameters, require
+    from chainrule.tasks.base import parameters, require
+    from chainrule.tasks.sequences import SequenceRun
 
     plan = folder.plan()
     job = next(job for job in plan.jobs if job.family == name)

@@ -69,7 +69,7 @@ class Blend(AutoregressiveModel, Composite):
     """Parts, and a gate that weighs them. A part with a limited context slides, so the whole has no limit."""
 
     Config = BlendConfig
-    task = "language"
+    task = "text"
     check_exceptions: ClassVar[Mapping[str, str]] = {
         "no_gradient_reaches_the_future": "a sliding part embeds windows shorter than the text, so no axis of its "
         "embeddings is the time of the text; the check by changed tokens applies"

@@ -72,7 +72,7 @@ class NeuralCache(AutoregressiveModel, Composite):
     """
 
     Config = NeuralCacheConfig
-    task = "language"
+    task = "text"
     config: NeuralCacheConfig
 
     def __init__(self, config: NeuralCacheConfig, model: AutoregressiveModel | None = None) -> None:

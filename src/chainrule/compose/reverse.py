@@ -38,7 +38,7 @@ class Reverse(NeuralModel, Composite):
     """
 
     Config = ReverseConfig
-    task = "language"
+    task = "text"
     config: ReverseConfig
 
     def __init__(self, config: ReverseConfig, model: NeuralModel | None = None) -> None:

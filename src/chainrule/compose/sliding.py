@@ -47,7 +47,7 @@ class Sliding(AutoregressiveModel, Composite):
     """
 
     Config = SlidingConfig
-    task = "language"
+    task = "text"
     check_exceptions: ClassVar[Mapping[str, str]] = {
         "no_gradient_reaches_the_future": "the model embeds windows shorter than the text, so no axis of its "
         "embeddings is the time of the text; the check by changed tokens applies"

@@ -224,3 +224,10 @@ def _spool(spec: str) -> Path:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def read_all_lines(path: Path) -> list[str]:
+    """All lines of a text file, empty ones included."""
+    (file,), _ = find_files(str(path))
+    lines = "".join(read_text(file)).split("\n")
+    return lines if lines[-1] else lines[:-1]

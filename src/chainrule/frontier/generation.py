@@ -19,7 +19,7 @@ from chainrule.frontier.workload import (
     run_descriptions,
     run_identity,
 )
-from chainrule.runs import TextRun
+from chainrule.tasks.text import TextRun
 
 PROMPT_TOKENS = 64
 GENERATED_TOKENS = 200
@@ -32,7 +32,7 @@ class PromptSet:
 
     def __init__(self, opened: TextRun, data: str, prompts: int) -> None:
         self.opened = opened
-        self.corpus, _, _ = opened.corpus(None, data)
+        self.corpus, _, _ = opened.scored_corpus(None, data)
         tokens = self.corpus.tokens
         if len(tokens) <= PROMPT_TOKENS:
             raise DataError(

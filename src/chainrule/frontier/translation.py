@@ -22,7 +22,7 @@ from chainrule.frontier.workload import (
 )
 from chainrule.interface.capabilities import BlockPredictor
 from chainrule.interface.conditional import ParallelModel
-from chainrule.runs import TranslationRun
+from chainrule.tasks.translation import TranslationRun
 
 PASSES = (1, 2, 4, 10)
 QUALITY_BATCH = 16  # batch size where speed is not measured

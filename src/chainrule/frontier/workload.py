@@ -11,7 +11,7 @@ from pydantic import Field
 
 from chainrule.config import Settings
 from chainrule.data.text import file_identity
-from chainrule.runs import Run
+from chainrule.tasks.base import Run
 
 
 class Quality(Settings):

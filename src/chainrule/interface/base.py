@@ -41,7 +41,7 @@ class Model(nn.Module, ABC):
     """A family's model, whatever its questions are."""
 
     Config: ClassVar[type[ModelConfig]]
-    task: ClassVar[str]  # what it models: "language", "translation", "image", ...
+    task: ClassVar[str]  # the name of its task in `tasks.TASKS`
     compared_on: ClassVar[tuple[str, ...]] = ()  # other tasks whose default comparison includes the family
 
     config: ModelConfig
@@ -61,6 +61,11 @@ class Model(nn.Module, ABC):
         Longer text is read by moving a window (see `evaluation.likelihood` and `decoding.generation`), which is a
         choice of protocol and not a property of the distribution, so models never do it by themselves.
         """
+        return None
+
+    @property
+    def source_context(self) -> int | None:
+        """The longest source that the model can read; None if there is no limit, or no source."""
         return None
 
     def require_room(self, length: int) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError, DecodingError
-from chainrule.interface.base import DensityModel, OwnObjective
+from chainrule.interface.base import DensityModel, Model, OwnObjective
 from chainrule.types import Batch, Sequences
 
 
@@ -47,7 +47,7 @@ class EmbeddingConfig(TranslationConfig):
         return None if self.shared_embeddings else self.source_vocabulary
 
 
-class Conditional(ABC):
+class Conditional(Model):
     """A model of a target given a source: every batch has one, and so has every `start`.
 
     What was read from the source lives in the state, padded and with its lengths, so that rows can be selected and
@@ -60,11 +60,6 @@ class Conditional(ABC):
     def source_vocabulary(self) -> int:
         """Source tokens have ids in [0, source_vocabulary)."""
         return self.config.source_vocabulary
-
-    @property
-    def source_context(self) -> int | None:
-        """The longest source that the model can read; None where there is no limit."""
-        return None
 
     def require_source(self, source: Sequences | None) -> Sequences:
         """The source, which must be there, not be empty, and fit."""

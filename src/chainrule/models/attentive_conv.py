@@ -74,7 +74,7 @@ class AttentiveConv(TokenReadout, Embedder):
     """
 
     Config = AttentiveConvConfig
-    task = "language"
+    task = "text"
     recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1024}
     config: AttentiveConvConfig
 

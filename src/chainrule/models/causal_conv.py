@@ -63,7 +63,7 @@ class CausalConv(TokenReadout):
     """
 
     Config = CausalConvConfig
-    task = "language"
+    task = "text"
     # Small steps from many places: rows are lanes through the text, and a few long rows see little of it at a time.
     recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1024}
     config: CausalConvConfig

@@ -55,7 +55,7 @@ class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
     """
 
     Config = ClassifierConfig
-    task = "classification"
+    task = "labels"
     check_exceptions: ClassVar[Mapping[str, str]] = {
         "states_can_be_taken_apart": "a target is one label, so there are no rows at different positions to merge"
     }

@@ -83,7 +83,7 @@ class ELMo(OwnObjective, Layered):
     """ELMo: forward and backward LSTM language models; a token's vector is a weighted mean of their layers."""
 
     Config = ELMoConfig
-    task = "embedding"
+    task = "embeddings"
     check_exceptions: ClassVar[Mapping[str, str]] = {
         "check_model": "it averages two language models of opposite directions and decodes with neither"
     }

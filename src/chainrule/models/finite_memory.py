@@ -45,7 +45,7 @@ class FiniteMemory(TokenReadout):
     """
 
     Config = FiniteMemoryConfig
-    task = "language"
+    task = "text"
     recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1024}
     config: FiniteMemoryConfig
 

@@ -92,8 +92,8 @@ class GPT(TabledReadout, Rewindable):
     """Transformer decoder: modern recipe, or the GPT-2 layout that Hugging Face reads and writes."""
 
     Config = GPTConfig
-    task = "language"
-    compared_on = ("image",)
+    task = "text"
+    compared_on = ("images",)
     config: GPTConfig
 
     def __init__(self, config: GPTConfig) -> None:

@@ -61,7 +61,7 @@ class HybridLanguage(HybridModel):
     """
 
     Config = HybridLanguageConfig
-    task = "language"
+    task = "text"
     check_exceptions: ClassVar[Mapping[str, str]] = {
         "no_gradient_reaches_the_future": "the encoder embeds chunks shorter than the text, so no axis of its "
         "embeddings is the time of the text; the check by changed tokens applies"

@@ -61,7 +61,7 @@ class Neighbours(BackedOff):
     """
 
     Config = NeighboursConfig
-    task = "image"
+    task = "images"
     config: NeighboursConfig
 
     def __init__(self, config: NeighboursConfig) -> None:

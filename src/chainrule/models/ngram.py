@@ -68,7 +68,7 @@ class NGram(BackedOff, GreedyDrafts):
     """
 
     Config: ClassVar[type[ModelConfig]] = NGramConfig
-    task: ClassVar[str] = "language"
+    task: ClassVar[str] = "text"
 
     def __init__(self, config: NGramConfig) -> None:
         super().__init__(config, config.order)

@@ -88,7 +88,7 @@ class PixelCNN(TabledReadout):
     """Gated convolutions over the pixels above and to the left: the model of choice for small images."""
 
     Config: ClassVar[type[ModelConfig]] = PixelCNNConfig
-    task = "image"
+    task = "images"
     recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 4096, "weight_decay": 0.0, "ema": 0.99}
     config: PixelCNNConfig
 

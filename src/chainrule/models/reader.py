@@ -68,7 +68,7 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
     """
 
     Config = ReaderConfig
-    task = "reading"
+    task = "answers"
     check_exceptions: ClassVar[Mapping[str, str]] = {
         "states_can_be_taken_apart": "a target is two positions, too short for rows at three different positions"
     }

@@ -42,7 +42,7 @@ class Recurrent(TabledReadout):
     """
 
     Config = RecurrentConfig
-    task = "language"
+    task = "text"
     recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "batch_tokens": 512}
     config: RecurrentConfig
 

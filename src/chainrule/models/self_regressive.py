@@ -62,7 +62,7 @@ class SelfRegressive(NeuralModel):
     """
 
     Config = SelfRegressiveConfig
-    task = "language"
+    task = "text"
     recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "batch_tokens": 512}
     config: SelfRegressiveConfig
 

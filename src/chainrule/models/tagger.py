@@ -68,7 +68,7 @@ class Tagger(Conditional, TabledReadout):
     """
 
     Config = TaggerConfig
-    task = "tagging"
+    task = "tags"
     recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "batch_tokens": 4096}  # characters: some 50 sentences
     config: TaggerConfig
 

@@ -81,7 +81,7 @@ class Word2Vec(SparseUpdates, Embedder):
     """
 
     Config: ClassVar[type[ModelConfig]] = Word2VecConfig
-    task: ClassVar[str] = "words"
+    task: ClassVar[str] = "word_vectors"
     check_exceptions: ClassVar[Mapping[str, str]] = {
         "check_model": "it scores pairs of words and defines no distribution over sequences"
     }

@@ -129,7 +129,7 @@ class Shortlisted(Conditional, AutoregressiveModel):
 
     @property
     def source_context(self) -> int | None:
-        return cast(Conditional, self.model).source_context
+        return self.model.source_context
 
     def logits(self, batch: Batch) -> Tensor:
         listed = self.shortlist.of(self.require_source(batch.source))

@@ -1,0 +1,104 @@
+"""Tasks: what models are for. One file each, and one registry.
+
+`load` opens a run as what it is: a `TextRun` generates, a `TranslationRun` translates, an `ImageRun` draws.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, overload
+
+from chainrule.config import DataConfig, RunConfig
+from chainrule.errors import ConfigError, nearest
+from chainrule.families import Registry, build, family
+from chainrule.interface.base import Model
+from chainrule.tasks.base import Run, RunT, Task, TrainingData, choose_device, parameters, require
+from chainrule.training.checkpoint import RunFolder
+from chainrule.training.progress import Reporter
+
+__all__ = [
+    "TASKS",
+    "Run",
+    "Task",
+    "TrainingData",
+    "import_run",
+    "load",
+    "open_data",
+    "parameters",
+    "require",
+    "run_of",
+    "task_of_family",
+]
+
+TASKS: Registry[Task] = Registry(
+    {
+        "text": "tasks.text:TextTask",
+        "translation": "tasks.translation:TranslationTask",
+        "images": "tasks.images:ImagesTask",
+        "labels": "tasks.labels:LabelsTask",
+        "tags": "tasks.tags:TagsTask",
+        "answers": "tasks.answers:AnswersTask",
+        "embeddings": "tasks.embeddings:EmbeddingsTask",
+        "word_vectors": "tasks.word_vectors:WordVectorsTask",
+        "filling": "tasks.filling:FillingTask",
+    }
+)
+"""By the `task` of a family. A task may also claim data of its own for the families of other tasks."""
+
+
+def task_of_family(name: str) -> type[Task]:
+    """The task that a family was made for."""
+    return TASKS[family(name).task]
+
+
+def open_data(config: RunConfig, reporter: Reporter, *, stored: RunFolder | None = None) -> TrainingData[Any, Any]:
+    """Read and encode the data of a run; with `stored`, in the vocabularies of that run."""
+    own = task_of_family(config.family)
+    task = next((one for one in TASKS.values() if one.recognises(config.data.train)), own)
+    return task.open(config, reporter, stored)
+
+
+def run_of(folder: RunFolder, config: RunConfig, model: Model) -> Run:
+    """A model with its folder as a run of its task."""
+    task = next((one for one in TASKS.values() if one.stored(config.data)), TASKS[model.task])
+    return task.run.of(folder, config, model.eval())
+
+
+@overload
+def load(path: str | Path, *, device: str = "auto", checkpoint: str = "best") -> Run: ...
+
+
+@overload
+def load(path: str | Path, kind: type[RunT], *, device: str = "auto", checkpoint: str = "best") -> RunT: ...
+
+
+def load(path: str | Path, kind: type[Run] = Run, *, device: str = "auto", checkpoint: str = "best") -> Run:
+    """Open a run, which must be of a `kind` if one is given."""
+    folder = RunFolder(Path(path))
+    config = folder.config()
+    model = build(config.family, config.model)
+    folder.read_weights(model, checkpoint)
+    return require(run_of(folder, config, model.to(choose_device(device))), kind)
+
+
+def import_run(path: str | Path, form: str, out: str | Path) -> Run:
+    """Make a run of a model that another tool has trained.
+
+    `hf` is a GPT-2 or BERT folder, `arpa` an n-gram file, `word2vec` a file of word vectors.
+    """
+    from chainrule.interop.exchange import import_arpa, import_huggingface, import_word2vec
+
+    readers = {"hf": import_huggingface, "arpa": import_arpa, "word2vec": import_word2vec}
+    if form not in readers:
+        raise ConfigError(f"unknown form {form!r}; {nearest(form, readers)}")
+    name, model, tokenizer = readers[form](Path(path))
+    folder = RunFolder(Path(out))
+    folder.require_free()
+    settings = model.config.model_dump(mode="json", exclude_none=True)
+    data = DataConfig(train=f"imported from {path}", unit="stream")
+    config = RunConfig(family=name, tokenizer=tokenizer.kind, data=data, model=settings)
+    folder.create(config, tokenizer)
+    folder.write_weights(model)
+    run = run_of(folder, config, model)
+    folder.write_card(run.card())
+    return run

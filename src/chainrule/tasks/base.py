@@ -1,0 +1,476 @@
+"""What every task has: its data in training, its runs and its scores.
+
+Task            what a model is for; names the classes below and opens the data
+TrainingData    the encoded data of one run: batches, validation, final scores
+Run             a trained model in its folder, with the verbs of its task
+└── TokenizerRun    ... over tokens of text
+
+Runs that score texts, and runs that can be mixed and compared, are in `tasks.sequences`.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Self, cast
+
+import torch
+from typing_extensions import TypeVar
+
+from chainrule.config import DataConfig, RunConfig, Settings, TrainConfig
+from chainrule.data.batching import Feed
+from chainrule.data.corpus import Corpus
+from chainrule.errors import ConfigError, RunError
+from chainrule.evaluation.likelihood import TokenScore, protocol_for, score
+from chainrule.evaluation.verify import Finding, verify
+from chainrule.evaluation.verify_parallel import verify_parallel
+from chainrule.families import build
+from chainrule.interface.base import AutoregressiveModel, CountModel, Model, NeuralModel, Trainable
+from chainrule.interface.capabilities import is_right_to_left
+from chainrule.interface.conditional import ParallelModel
+from chainrule.metrics import known_metrics
+from chainrule.objectives import Noise
+from chainrule.tokenizers import Tokenizer
+from chainrule.training.checkpoint import RunFolder
+from chainrule.training.counting import count
+from chainrule.training.learner import NextTokens, build_learner
+from chainrule.training.loop import Outcome, trainer_type
+from chainrule.training.progress import Record, Recorder, Reporter
+from chainrule.training.warm_start import WarmStart
+
+VALIDATION_PIECES = 16  # parts of a stream that are validated in parallel during training
+
+ModelT = TypeVar("ModelT", bound=Trainable)
+DensityT = TypeVar("DensityT", bound=NeuralModel | ParallelModel)
+ModelT_co = TypeVar("ModelT_co", bound=Model, covariant=True, default=Model)
+RunT = TypeVar("RunT", bound="Run")
+
+
+# Tasks
+
+
+class Task(ABC):
+    """What a model is for. A task is one file of this package and one entry of `TASKS`."""
+
+    run: ClassVar[type[Run]]
+    missing_data: ClassVar[str]  # error when no training data is given: which forms the task reads
+
+    @classmethod
+    @abstractmethod
+    def open(cls, config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> TrainingData[Any, Any]:
+        """Read and encode the data; `stored` is a run whose vocabularies are used instead of new ones."""
+
+    @classmethod
+    def recognises(cls, data: str) -> bool:
+        """Whether a data spec belongs to this task whatever the family; by default the family decides."""
+        return False
+
+    @classmethod
+    def stored(cls, data: DataConfig) -> bool:
+        """The same for the settings of a run that was trained before."""
+        return False
+
+
+def refuse_pairs(config: RunConfig) -> None:
+    """Raise ConfigError if settings of translation are given to another task."""
+    given = {
+        "data.source": config.data.source,
+        "data.valid_source": config.data.valid_source,
+        "data.test_source": config.data.test_source,
+        "data.distil_from": config.data.distil_from,
+        "source_tokenizer": config.source_tokenizer,
+        "train.validate_bleu": config.train.validate_bleu,
+    }
+    for name, value in given.items():
+        if value:
+            raise ConfigError(
+                f"{config.family} is not a translation model, but {name} is set; remove it, or train a translation "
+                "family (chainrule models lists them)"
+            )
+
+
+# Data in training
+
+
+class TrainingBatches(NamedTuple):
+    """Batches, and the learner for such batches."""
+
+    feed: Feed[Any]
+    learner: type[NextTokens]  # unless the model has its own objective
+
+
+class HeldOut(NamedTuple):
+    """A validation or test set."""
+
+    corpus: Corpus  # what is predicted
+    source: Corpus | None  # what it is predicted from, document by document, if the task has a source
+    name: str  # what reports call it
+
+
+class TrainingData(ABC, Generic[ModelT, RunT]):
+    """The encoded data of a run, and how a model is trained, validated and scored on it."""
+
+    model_type: ClassVar[type[Any]]  # ModelT at run time
+    run_type: ClassVar[type[Run]]  # RunT at run time
+    unit: ClassVar[str] = "byte"  # bits are reported per byte, or per dim
+
+    tokenizer: Tokenizer  # of what is predicted
+    source_tokenizer: Tokenizer | None = None
+    corpus: Corpus  # what is predicted in training
+    held_out: dict[str, HeldOut]  # "validation", and "test" if there is one
+    monitored: HeldOut  # what training validates on
+    warnings: tuple[str, ...]
+
+    # What a task defines
+
+    @property
+    @abstractmethod
+    def model_settings(self) -> Mapping[str, Any]:
+        """The model's settings that follow from the data, such as the vocabulary size."""
+
+    @abstractmethod
+    def data_settings(self, config: DataConfig) -> DataConfig:
+        """The settings completed by what was found in the data."""
+
+    @abstractmethod
+    def batches(self, model: ModelT, config: RunConfig, reporter: Reporter) -> TrainingBatches:
+        """Training batches for a model."""
+
+    def validation_metrics(self, model: ModelT, config: RunConfig) -> Callable[[], Record]:
+        """Metrics computed at every validation in addition to the loss; none by default."""
+        return dict
+
+    @abstractmethod
+    def reversed(self) -> Self:
+        """The same data for a model that reads from right to left."""
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """Converts nats per token to bits per byte; None if the loss does not cover the whole text."""
+        return self.corpus.bytes_per_token
+
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
+        """Create the run folder with everything that exists before the first step."""
+        folder.create(config, self.tokenizer, self.source_tokenizer)
+
+    @abstractmethod
+    def validate(self, model: ModelT, settings: TrainConfig) -> float:
+        """The validation loss during training, in nats per token."""
+
+    @abstractmethod
+    def score_split(self, run: RunT, split: str, progress: Callable[[float], None]) -> Settings:
+        """The metrics that the card reports for a split."""
+
+    def model_of(self, run: RunT) -> ModelT:
+        """The model of a run that was trained on this data."""
+        return cast(ModelT, run.model)
+
+    # From data to a run
+
+    def train(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        *,
+        device: torch.device,
+        reporter: Reporter,
+        start: WarmStart | None = None,
+        resume: bool = False,
+        scored: bool = True,
+    ) -> RunT:
+        """Build the model, fit it to this data, score the held-out splits and write the card."""
+        torch.manual_seed(config.seed)
+        model = build(config.family, {**config.model, **self.model_settings})
+        config = config.model_copy(
+            update={
+                "model": model.config.model_dump(mode="json", exclude_none=True),
+                "data": self.data_settings(config.data),
+            }
+        )
+        model = model.to(device)
+        data = self.reversed() if is_right_to_left(model) else self
+        outcome = None
+        if isinstance(model, CountModel):
+            data.create(folder, config)
+            count(model, data.corpus, reporter)
+            folder.write_weights(model)
+        else:
+            if not isinstance(model, self.model_type):
+                raise ConfigError(f"{config.family} cannot be trained on {config.data.train!r}; choose another family")
+            outcome = data._fit(cast(ModelT, model), config, folder, reporter, start, resume)
+            folder.read_weights(model)
+        run = cast(RunT, self.run_type.of(folder, config, model.eval(), outcome))
+        if scored and (outcome is None or outcome.reason != "stopped"):
+            data.score(run, reporter)
+        folder.write_card(run.card())
+        return run
+
+    def _fit(
+        self,
+        model: ModelT,
+        config: RunConfig,
+        folder: RunFolder,
+        reporter: Reporter,
+        start: WarmStart | None,
+        resume: bool,
+    ) -> Outcome:
+        """Train by gradients, from the last checkpoint if the run is resumed."""
+        settings = config.train
+        unigrams = Noise(self.corpus.counts(model.vocabulary))
+        model.init_output_bias(unigrams.unigram_logits)
+        if start is not None:
+            reporter.note(f"{start.copy_weights(model):.0%} of the weights are those of {start.folder.path}")
+        batches = self.batches(model, config, reporter)
+        trainer = trainer_type(model)(
+            model=model,
+            learner=build_learner(model, settings, unigrams, batches.learner),
+            feed=batches.feed,
+            config=settings,
+            folder=folder,
+            recorder=Recorder(folder, tensorboard=settings.tensorboard),
+            reporter=reporter,
+            validate=lambda: self.validate(model, settings),
+            measure=self.validation_metrics(model, config),
+            bytes_per_token=self.bytes_per_token,
+            unit=self.unit,
+        )
+        self.create(folder, config)
+        if resume and (saved := folder.last_state()) is not None:
+            trainer.restore(saved)
+        return trainer.run()
+
+    def score(self, run: RunT, reporter: Reporter) -> None:
+        """Score all held-out splits and store the results in scores.jsonl."""
+        run.score_splits(self.held_out, lambda split, progress: self.score_split(run, split, progress), reporter)
+
+
+class LikelihoodData(TrainingData[DensityT, RunT]):
+    """Data that is validated and scored by the likelihood of the model."""
+
+    def validate(self, model: DensityT, settings: TrainConfig) -> float:
+        """On a part of the validation data, as pieces in parallel and windows without overlap."""
+        corpus, source, _ = self.monitored
+        protocol = protocol_for(
+            model, corpus, stride=model.context, pieces=VALIDATION_PIECES, tokens=settings.validate_tokens
+        )
+        return score(model, corpus, protocol, source=source).nats_per_token
+
+    def score_split(self, run: RunT, split: str, progress: Callable[[float], None]) -> Settings:
+        corpus, source, _ = self.held_out[split]
+        return score(self.model_of(run), corpus, source=source, progress=progress)
+
+
+# Runs
+
+
+class ScoreRequest(NamedTuple):
+    """The options of `chainrule score`; a task refuses those that it has no use for."""
+
+    data: str | None = None
+    text: str | None = None
+    source: str | None = None
+    references: Path | None = None
+    stride: int | None = None
+    per_token: bool = False
+    alternatives: int = 5
+    picture: Path | None = None
+    search: Mapping[str, Any] = {}  # beam, length penalty, ... of a translation search
+    batch: int = 32
+    target_language: str | None = None
+
+    def given(self, *names: str) -> list[str]:
+        """Those of the named options that the user has set."""
+        return [name for name in names if getattr(self, name) not in (None, False)]
+
+
+class TextToken(NamedTuple):
+    """A scored token as text."""
+
+    piece: str
+    score: TokenScore
+    alternatives: tuple[str, ...]
+
+
+class ScoreReport(NamedTuple):
+    """The result of a score request: plain values, the rows that a table shows, and what goes beside them."""
+
+    values: dict[str, Any]
+    rows: dict[str, Any]
+    tables: Mapping[str, Mapping[str, Any]] = {}
+    tokens: Sequence[TextToken] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(ABC, Generic[ModelT_co]):
+    """A trained model and the record of its training. What can be done with it depends on its task."""
+
+    model_type: ClassVar[type[Any]] = Model  # ModelT_co at run time
+    does: ClassVar[str]  # completes "a run that …": "translates"
+    use: ClassVar[str]  # an example command for a {run}
+
+    folder: RunFolder
+    config: RunConfig
+    model: ModelT_co
+    outcome: Outcome | None = None  # of the training that created this object
+
+    @classmethod
+    def of(cls, folder: RunFolder, config: RunConfig, model: Model, outcome: Outcome | None = None) -> Self:
+        """A run with everything else that it needs from its folder."""
+        if not isinstance(model, cls.model_type):
+            raise RunError(f"{str(folder.path)!r} is a {config.family}, which is not a model of this task")
+        return cls(
+            folder=folder, config=config, model=cast(ModelT_co, model), outcome=outcome, **cls.stored_parts(folder)
+        )
+
+    @classmethod
+    def stored_parts(cls, folder: RunFolder) -> dict[str, Any]:
+        """Fields of the run that are read from its folder."""
+        return {}
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """What `info` adds for this task, as plain values."""
+
+    def summary_rows(self) -> dict[str, Any]:
+        """Rows that tables of a run add for this task."""
+        return {}
+
+    def card_lines(self) -> list[str]:
+        """Lines that the card adds for this task."""
+        return []
+
+    def evaluate(self, request: ScoreRequest, progress: Callable[[float], None] | None = None) -> ScoreReport:
+        """Carry out `chainrule score` for this task; refused where a task has no score."""
+        raise mismatch(self, "models texts")
+
+    def keep_score(self, result: Settings, corpus: Corpus, name: str, *, split: str | None = None) -> None:
+        """Append a score to scores.jsonl: the metrics, their protocol and the data; skipped in a read-only folder."""
+        if os.access(self.path, os.W_OK):
+            about = {"data": name, "split": split, "fingerprint": corpus.fingerprint}
+            self.folder.append("scores.jsonl", {**about, **result.model_dump(mode="json")})
+
+    def score_splits(
+        self,
+        held_out: Mapping[str, HeldOut],
+        scored: Callable[[str, Callable[[float], None]], Settings],
+        reporter: Reporter,
+    ) -> None:
+        """Score each split by `scored(split, progress)` and store the results."""
+        for split, (corpus, _, name) in held_out.items():
+            reporter.begin(f"scoring the {split} data")
+            try:
+                result = scored(split, lambda share: reporter.update(share, {}))
+            finally:
+                reporter.end()
+            self.keep_score(result, corpus, name, split=split)
+
+    def verify(self, *, seed: int = 0) -> list[Finding]:
+        """Run the checks of every family on this model."""
+        if isinstance(self.model, ParallelModel):
+            return verify_parallel(self.model, seed=seed)
+        if not isinstance(self.model, AutoregressiveModel):
+            raise RunError(f"{str(self.path)!r} is a {self.config.family}, which has no likelihood to verify")
+        return verify(self.model, seed=seed)
+
+    def info(self) -> dict[str, Any]:
+        """What the run is, as plain values."""
+        scores = self.folder.records("scores.jsonl")
+        metrics = [record for record in self.folder.records("metrics.jsonl") if "loss" in record]
+        last = metrics[-1] if metrics else {}
+        return {
+            "path": str(self.path),
+            "family": self.config.family,
+            "summary": type(self.model).summary(),
+            "parameters": parameters(self.model),
+            "vocabulary": self.model.vocabulary,
+            "context": self.model.context,
+            "receptive_field": self.model.receptive_field if isinstance(self.model, AutoregressiveModel) else None,
+            **self.about(),
+            "data": self.config.data.train,
+            "steps": last.get("step"),
+            "tokens": last.get("tokens"),
+            "seconds": last.get("seconds"),
+            "validation": next((one for one in reversed(scores) if one.get("split") == "validation"), None),
+            "test": next((one for one in reversed(scores) if one.get("split") == "test"), None),
+        }
+
+    def card(self) -> str:
+        """The run as Markdown, for card.md."""
+        about = self.info()
+        lines = [
+            f"# {self.path.name}: {about['family']}",
+            "",
+            about["summary"],
+            "",
+            f"- parameters: {about['parameters']:,}",
+            f"- vocabulary: {about['vocabulary']:,} ({about['tokenizer']}; {about['tokenizer_note']})",
+            f"- training data: {about['data']}",
+            *self.card_lines(),
+        ]
+        if about["steps"]:
+            lines.append(f"- steps: {about['steps']:,}, tokens: {about['tokens']:,}, seconds: {about['seconds']:,.0f}")
+        for split in ("validation", "test"):
+            if (found := about[split]) is not None:
+                lines += ["", f"## {split.capitalize()}: {found['data']}", "", "| metric | value |", "|---|---|"]
+                lines += [f"| {metric.label} | {value:,.6g} |" for _, metric, value in known_metrics(found)]
+                if "protocol" in found:
+                    settings = found["protocol"].items()
+                    protocol = ", ".join(f"{key} {value}" for key, value in settings if value is not None)
+                    lines += ["", f"Protocol: {protocol}."]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerRun(Run[ModelT_co]):
+    """A run with a tokenizer."""
+
+    tokenizer: Tokenizer
+
+    @classmethod
+    def stored_parts(cls, folder: RunFolder) -> dict[str, Any]:
+        return {"tokenizer": folder.tokenizer()}
+
+    def about(self) -> dict[str, Any]:
+        return {"tokenizer": self.config.tokenizer, "tokenizer_note": self.tokenizer.note}
+
+
+def require(run: Run, kind: type[RunT]) -> RunT:
+    """The run, which must be of a kind; raises RunError otherwise."""
+    if not isinstance(run, kind):
+        raise mismatch(run, kind.does)
+    return run
+
+
+def mismatch(run: Run, wanted: str) -> RunError:
+    """The error for a run that does something else than is asked for."""
+    return RunError(
+        f"{str(run.path)!r} is a {run.config.family}, which {run.does} ({run.use.format(run=run.path)}); "
+        f"give a run that {wanted}"
+    )
+
+
+def parameters(model: torch.nn.Module) -> int:
+    """Number of parameters: weights of networks, probabilities of count tables."""
+    tables = [buffer for part in model.modules() if isinstance(part, CountModel) for buffer in part.buffers()]
+    return sum(x.numel() for x in (*model.parameters(), *tables) if x.is_floating_point())
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the fastest device available: cuda, then mps, then cpu."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"device {name!r} cannot be used here; choose auto, cpu, cuda or mps") from None
+    return device

@@ -1,0 +1,201 @@
+"""Labels: one class for each text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from chainrule.config import RunConfig, Settings
+from chainrule.data.cleaning import sentence
+from chainrule.data.examples import PreparedExamples, shortened
+from chainrule.data.labelled import encode_labelled, encode_text, prepare_labelled, read_labelled
+from chainrule.data.parallel import PairedCorpus
+from chainrule.data.source import normalisation_of
+from chainrule.errors import ConfigError
+from chainrule.evaluation.labels import LabelScore, draw_confusion, label_score
+from chainrule.evaluation.likelihood import protocol_for, surprisals
+from chainrule.metrics import score_rows
+from chainrule.models.classifier import Classifier
+from chainrule.tasks.base import ScoreReport, Task, TrainingBatches, refuse_pairs
+from chainrule.tasks.examples import (
+    WINDOW,
+    ExampleData,
+    LinePrediction,
+    NeuralT_co,
+    PredictionRun,
+    embedder_settings,
+    encoder_tokenizer,
+    in_groups,
+    in_windows,
+)
+from chainrule.training.checkpoint import RunFolder
+from chainrule.training.progress import Record, Reporter
+from chainrule.types import Sequences
+
+Probabilities = npt.NDArray[np.float64]
+
+
+# Runs
+
+
+class LabelPrediction(NamedTuple):
+    """The prediction of a classifier for a text."""
+
+    label: str  # the most probable
+    probability: float
+    probabilities: dict[str, float]  # of all labels
+    cut: bool  # whether the text was longer than the model's context and was cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfusionRun(PredictionRun[NeuralT_co]):
+    """A run whose score has a confusion matrix."""
+
+    def report(self, found: Settings, picture: Path | None) -> ScoreReport:
+        assert isinstance(found, LabelScore)
+        if picture is not None:
+            draw_confusion(found, picture)
+        values = found.model_dump(mode="json")
+        return ScoreReport(values, score_rows(values), tables={"F1": found.f1})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRun(ConfusionRun[Classifier]):
+    """A model of labels given texts."""
+
+    model_type = Classifier
+    does = "labels texts"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.model.config.labels
+
+    def predict(self, texts: str | Iterable[str], *, window: int = WINDOW) -> Iterator[LabelPrediction | None]:
+        """The label of each text, in order; None for an empty one. There may be any number of texts."""
+        normalise = normalisation_of(self.config.data)
+        lines = [texts] if isinstance(texts, str) else texts
+        return in_windows((sentence(text, normalise) for text in lines), self._predict, window=window)
+
+    def _predict(self, texts: Sequence[str]) -> list[LabelPrediction]:
+        rows = [encode_text(text, self.tokenizer) for text in texts]
+        limit = self.model.source_context
+        return [
+            LabelPrediction(
+                self.labels[int(found.argmax())],
+                float(found.max()),
+                dict(zip(self.labels, found.tolist(), strict=True)),
+                limit is not None and len(row) > limit,
+            )
+            for row, found in zip(rows, self.probabilities(rows), strict=True)
+        ]
+
+    @torch.inference_mode()
+    def probabilities(
+        self, rows: Sequence[Sequence[int]], *, progress: Callable[[float], None] | None = None
+    ) -> Probabilities:
+        """(N, V): P(label | text) of encoded texts, each cut to the model's context."""
+        cut = [row[: self.model.source_context] for row in rows]
+
+        def compute(group: Sequence[int]) -> list[Probabilities]:
+            source = Sequences.pack([cut[row] for row in group], device=self.model.device)
+            logits = self.model.start(source).logits[:, 0]
+            return list(logits.double().softmax(-1).cpu().numpy())
+
+        found = in_groups([len(row) for row in cut], compute, progress=progress)
+        return np.stack(found) if found else np.zeros((0, self.model.vocabulary))
+
+    def predict_lines(
+        self, lines: Iterable[str], *, search: str | None = None, beam: int = 5
+    ) -> Iterator[LinePrediction | None]:
+        if search is not None:
+            raise ConfigError("a label is a single choice and needs no search; remove --search")
+        for found in self.predict(lines):
+            yield None if found is None else LinePrediction(f"{found.label}\t{found.probability:.4f}", found._asdict())
+
+    def score(self, data: str, *, progress: Callable[[float], None] | None = None) -> LabelScore:
+        pairs = encode_labelled(read_labelled(data, self.config.data), self.tokenizer, self.labels)
+        result = self.score_pairs(pairs, progress=progress)
+        self.keep_score(result, pairs.target, data)
+        return result
+
+    def score_pairs(self, pairs: PairedCorpus, *, progress: Callable[[float], None] | None = None) -> LabelScore:
+        """The score on encoded texts with their labels."""
+        right = np.asarray(pairs.target.tokens, np.int64)
+        found = self.probabilities([row.tolist() for row in pairs.source.documents()], progress=progress)
+        nats = -np.log(np.maximum(found[np.arange(len(right)), right], 1e-300)).mean()
+        predicted = found.argmax(1).tolist()
+        return label_score(right.tolist(), predicted, self.labels, texts=len(right), nats=float(nats))
+
+    def about(self) -> dict[str, Any]:
+        return super().about() | {"labels": ", ".join(self.labels)}
+
+
+# Data
+
+
+@final
+class LabelData(ExampleData[Classifier, LabelRun]):
+    """Labels to predict from texts."""
+
+    model_type = Classifier
+    run_type = LabelRun
+
+    def __init__(self, prepared: PreparedExamples, embedder: Mapping[str, Any]) -> None:
+        super().__init__(
+            prepared.tokenizer, prepared.train, prepared.held_out, prepared.names, prepared.warnings, embedder
+        )
+        self.labels = prepared.labels
+
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        return {
+            "vocabulary": len(self.labels),
+            "source_vocabulary": self.tokenizer.vocabulary,
+            "labels": self.labels,
+            **self.embedder,
+        }
+
+    def batches(self, model: Classifier, config: RunConfig, reporter: Reporter) -> TrainingBatches:
+        """Texts are cut at the end to the model's context: most of the evidence is at their beginning."""
+        if model.source_context is not None:
+            self.pairs, long = shortened(self.pairs, model.source_context)
+            if long:
+                reporter.note(f"{long:,} training texts are cut to their first {model.source_context:,} tokens")
+        return super().batches(model, config, reporter)
+
+    def validation_metrics(self, model: Classifier, config: RunConfig) -> Callable[[], Record]:
+        """Accuracy on the validation data."""
+        corpus, source, _ = self.monitored
+
+        def metrics() -> Record:
+            protocol = protocol_for(model, corpus, tokens=config.train.validate_tokens)
+            return {"valid_accuracy": float(surprisals(model, corpus, protocol, source=source).hits.mean())}
+
+        return metrics
+
+    def score_split(self, run: LabelRun, split: str, progress: Callable[[float], None]) -> LabelScore:
+        return run.score_pairs(self.splits[split], progress=progress)
+
+
+class LabelsTask(Task):
+    """P(label | text)."""
+
+    run = LabelRun
+    missing_data = (
+        "no training data was given; name a file of labelled texts with --data: .tsv or .csv with columns for text and "
+        "label, or .jsonl"
+    )
+
+    @classmethod
+    def open(cls, config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> LabelData:
+        refuse_pairs(config)
+        known = encoder_tokenizer(config) if stored is None else stored.tokenizer()
+        labels = () if stored is None else stored.config().model.get("labels", ())
+        prepared = prepare_labelled(config.data, config.tokenizer, tokenizer=known, labels=labels)
+        return LabelData(prepared, embedder_settings(config) if stored is None else {})

@@ -1,0 +1,151 @@
+"""Runs over sequences: what runs of text, translation and images share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from chainrule.config import DataConfig, RunConfig
+from chainrule.data.corpus import Corpus, Report
+from chainrule.errors import ConfigError, DecodingError
+from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.capabilities import is_right_to_left
+from chainrule.interface.conditional import ParallelModel
+from chainrule.metrics import score_rows
+from chainrule.tasks.base import Run, ScoreReport, ScoreRequest, TextToken, TokenizerRun
+from chainrule.training.checkpoint import RunFolder
+
+TextModelT_co = TypeVar("TextModelT_co", bound=AutoregressiveModel | ParallelModel, covariant=True)
+
+
+class ScoredCorpus(NamedTuple):
+    """Data to score."""
+
+    corpus: Corpus
+    source: Corpus | None  # of a translation
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRun(TokenizerRun[TextModelT_co]):
+    """A run whose model is a distribution over texts."""
+
+    does = "models texts"
+
+    @property
+    def autoregressive(self) -> AutoregressiveModel:
+        """The model, which must predict the next token."""
+        if isinstance(self.model, ParallelModel):
+            raise DecodingError(
+                f"{str(self.path)!r} is a {self.config.family}, which generates all tokens in parallel and does not "
+                "predict a next one; give a run of an autoregressive family, such as transformer"
+            )
+        return self.model
+
+    def score(
+        self,
+        text: str | None = None,
+        *,
+        data: str | None = None,
+        source: str | None = None,
+        stride: int | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> Score:
+        """Score a text, or a file or any other data spec. The result is also stored in scores.jsonl.
+
+        A translation run scores a text given its `source`, a file given the file of its sources, or data of pairs.
+        """
+        corpus, given, name = self.scored_corpus(text, data, source)
+        protocol = protocol_for(self.model, corpus, stride=stride)
+        result = score(self.model, corpus, protocol, source=given, progress=progress)
+        self.keep_score(result, corpus, name)
+        return result
+
+    def token_scores(
+        self,
+        text: str | None = None,
+        *,
+        data: str | None = None,
+        source: str | None = None,
+        stride: int | None = None,
+        alternatives: int = 5,
+    ) -> list[TokenScore]:
+        """The surprisal of each token, and the most probable tokens in its place."""
+        model = self.autoregressive
+        corpus, given, _ = self.scored_corpus(text, data, source)
+        protocol = protocol_for(model, corpus, stride=stride)
+        found = token_scores(model, corpus, protocol, source=given, alternatives=alternatives)
+        return found[::-1] if is_right_to_left(self.model) else found
+
+    @abstractmethod
+    def scored_corpus(self, text: str | None, data: str | None, source: str | None = None) -> ScoredCorpus:
+        """Encode a text or data to score, with its source if the run translates."""
+
+    def evaluate(self, request: ScoreRequest, progress: Callable[[float], None] | None = None) -> ScoreReport:
+        if request.picture is not None:
+            raise ConfigError("--picture draws a confusion matrix; it is for classifiers and taggers only")
+        if request.references is not None:
+            raise ConfigError("--references needs --task translation; add it, or score the file with --data")
+        which: dict[str, Any] = {"data": request.data, "source": request.source, "stride": request.stride}
+        values = self.score(request.text, **which, progress=progress).model_dump(mode="json")
+        tokens = []
+        if request.per_token:
+            found = self.token_scores(request.text, **which, alternatives=request.alternatives)
+            tokens = [self._text_token(one) for one in found]
+            values["per_token"] = [_plain_token(one) for one in tokens]
+        return ScoreReport(values, score_rows(values), tokens=tokens)
+
+    def _text_token(self, token: TokenScore) -> TextToken:
+        piece, *others = self.tokenizer.pieces([token.token, *(other.token for other in token.alternatives)])
+        return TextToken(piece, token, tuple(others))
+
+
+def _plain_token(token: TextToken) -> dict[str, Any]:
+    others = zip(token.alternatives, token.score.alternatives, strict=True)
+    return {
+        "token": token.piece,
+        "id": token.score.token,
+        "surprisal": token.score.surprisal,
+        "rank": token.score.rank,
+        "alternatives": [{"token": piece, "id": one.token, "probability": one.probability} for piece, one in others],
+    }
+
+
+class SequenceSplits(NamedTuple):
+    """Data as a run encodes it."""
+
+    train: Corpus
+    valid: Corpus
+    test: Corpus | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceRun(Run[AutoregressiveModel]):
+    """A run whose model is of sequences without a source: such runs can be mixed and compared."""
+
+    does = "models sequences without a source"
+
+    @property
+    @abstractmethod
+    def autoregressive(self) -> AutoregressiveModel:
+        """The model, which must predict the next token."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> object:
+        """The meaning of the token ids: equal for runs that share a vocabulary."""
+
+    @abstractmethod
+    def splits(self, config: DataConfig, progress: Report | None = None) -> SequenceSplits:
+        """The data that the settings name, encoded with this run's vocabulary."""
+
+    @abstractmethod
+    def encode(self, config: DataConfig, spec: str) -> Corpus:
+        """Other data, read as the settings say."""
+
+    @abstractmethod
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
+        """Create the folder of a run with the same vocabulary."""
