@@ -329,13 +329,13 @@ def test_penn_treebank_words_at_order_five(real_data: RealData) -> None:
 
 
 @pytest.mark.parametrize("order", [1, 2, 4])
-def test_asked_for_one_token_at_a_time_it_says_the_same(order: int) -> None:
+def test_scores_for_shallow_fusion_equal_those_of_the_whole_text(order: int) -> None:
     model = trained([[0, 1, 2, 0, 1, 3, 0, 1, 2, 2, 2]], order)
     text = [0, 1, 2, 3, 3, 0, 1, 1, 2]
     expected = model.token_log_probs(Batch(stream(text)))[0].tolist()
-    language = model.one_by_one()
-    memory, found = language.beginning, []
+    language_model = model.fusion_model()
+    state, found = language_model.initial_state, []
     for token in text:
-        nats, memory = language.follow(token, memory)
+        nats, state = language_model.score(token, state)
         found.append(nats)
     assert found == pytest.approx(expected, abs=1e-6)

@@ -14,12 +14,12 @@ from chainrule.interface.conditional import DecodingBudget, ParallelModel
 from chainrule.models import nonautoregressive
 from chainrule.models.hybrid_regressive import HybridRegressive, HybridRegressiveConfig
 from chainrule.models.nonautoregressive import (
+    CTCOutput,
     Draft,
-    LanguageConfig,
-    Masks,
+    FusionConfig,
+    MaskPredictOutput,
     NonAutoregressive,
     NonAutoregressiveConfig,
-    Slots,
     lowest,
 )
 from chainrule.models.transformer import Transformer
@@ -45,8 +45,8 @@ def of(variant: str, **settings: object) -> NonAutoregressive:
 
 
 @torch.no_grad()
-def test_a_row_has_the_slots_of_its_own_source_whatever_stands_beside_it() -> None:
-    model = of("ctc", slots=1.6)
+def test_the_frames_of_a_row_depend_on_its_own_source_only() -> None:
+    model = of("ctc", frames_per_token=1.6)
     alone = Sequences(SOURCE.ids[1:2, :2], SOURCE.lengths[1:2])
     target = Sequences(torch.tensor([[4, 2]]), torch.tensor([2]))
     beside = Sequences(target.ids.expand(3, -1), target.lengths.expand(3))
@@ -55,7 +55,7 @@ def test_a_row_has_the_slots_of_its_own_source_whatever_stands_beside_it() -> No
     )
     assert model.log_prob(Batch(Sequences(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])), alone)) > -torch.inf
     five = Batch(Sequences(torch.tensor([[1, 2, 3, 4, 1]]), torch.tensor([5])), alone)
-    assert model.log_prob(five) == -torch.inf  # 3.2 slots are 4
+    assert model.log_prob(five) == -torch.inf  # 3.2 frames are rounded up to 4
 
 
 def repeated(source: Sequences, row: int, times: int) -> Sequences:
@@ -65,7 +65,7 @@ def repeated(source: Sequences, row: int, times: int) -> Sequences:
 @pytest.mark.parametrize(("variant", "shortest"), [("ctc", 0), ("masked", 1)])
 @torch.no_grad()
 def test_the_probabilities_of_all_targets_sum_to_one(variant: str, shortest: int) -> None:
-    """Of nothing at all too, which CTC can say: with two slots for two source tokens no target is longer than four."""
+    """Including the empty target of CTC: with two frames per source token no target of two is longer than four."""
     model = of(variant, vocabulary=3, context=4)
     total = 0.0
     for length in range(shortest, 5):
@@ -81,7 +81,7 @@ def test_the_probabilities_of_all_targets_sum_to_one(variant: str, shortest: int
 
 
 @torch.no_grad()
-def test_a_target_that_needs_more_slots_than_its_source_has_cannot_be_written() -> None:
+def test_a_target_that_needs_more_frames_than_its_source_has_is_impossible() -> None:
     model = of("ctc")
     target = Sequences.full(torch.tensor([[1, 2, 3, 4, 0], [1, 2, 3, 0, 0], [1, 2, 3, 4, 0]]))
     fits, too_long, also_fits = model.log_prob(Batch(target, SOURCE)).tolist()
@@ -89,7 +89,7 @@ def test_a_target_that_needs_more_slots_than_its_source_has_cannot_be_written() 
     assert -math.inf < min(fits, also_fits)
 
 
-def test_a_pair_that_cannot_be_written_teaches_nothing_and_breaks_nothing() -> None:
+def test_an_impossible_target_adds_neither_loss_nor_gradient() -> None:
     model = of("ctc").train()
     batch = Batch(Sequences.full(torch.tensor([[1, 2, 3, 4, 0]])), Sequences.full(torch.tensor([[4, 0]])))
     loss = model.loss(batch, model.draw_noise(batch))
@@ -105,7 +105,7 @@ def test_ctc_has_one_pass_and_no_lengths_to_choose_from() -> None:
 
 
 @torch.no_grad()
-def test_slots_that_are_shown_what_to_say_depend_on_it() -> None:
+def test_glancing_reveals_tokens_of_the_best_path_in_training() -> None:
     """Glancing happens in training, changes the loss, and shows more where more is wrong."""
     model = of("ctc", glancing=1.0, dropout=0.0)
     batch = Batch(Sequences(torch.tensor([[1, 2, 0], [1, 0, 0], [2, 0, 0]]), torch.tensor([3, 2, 2])), SOURCE)
@@ -116,14 +116,14 @@ def test_slots_that_are_shown_what_to_say_depend_on_it() -> None:
     assert glanced != pytest.approx(plain)
 
 
-# Masks
+# MaskPredictOutput
 
 
 @torch.no_grad()
 def test_a_pass_changes_what_is_unknown_and_nothing_else() -> None:
     model = of("masked")
     output = model.output
-    assert isinstance(output, Masks)
+    assert isinstance(output, MaskPredictOutput)
     lengths = torch.tensor([5, 3, 4])
     ids = torch.randint(5, (3, 5), generator=torch.Generator().manual_seed(2))
     draft = Draft(ids, torch.full((3, 5), -0.5, dtype=torch.float64))
@@ -141,9 +141,11 @@ def test_a_pass_changes_what_is_unknown_and_nothing_else() -> None:
 @torch.no_grad()
 def test_fewer_and_fewer_tokens_are_predicted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = of("masked"), []
-    predicted = Masks.predicted
+    predicted = MaskPredictOutput.predicted
 
-    def recording(self: Masks, body: object, read: object, draft: Draft, unknown: torch.Tensor, *rest: object) -> Draft:
+    def recording(
+        self: MaskPredictOutput, body: object, read: object, draft: Draft, unknown: torch.Tensor, *rest: object
+    ) -> Draft:
         asked.append((unknown.sum(1).tolist(), draft))
         found = predicted(self, body, read, draft, unknown, *rest)  # type: ignore[arg-type]
         if len(asked) > 1:  # the least sure of the pass before
@@ -151,9 +153,9 @@ def test_fewer_and_fewer_tokens_are_predicted_again(monkeypatch: pytest.MonkeyPa
             assert (draft.log_probs.masked_fill(~unknown, -math.inf).max(1).values <= kept).all()
         return found
 
-    monkeypatch.setattr(Masks, "predicted", recording)
+    monkeypatch.setattr(MaskPredictOutput, "predicted", recording)
     output = model.output
-    assert isinstance(output, Masks)
+    assert isinstance(output, MaskPredictOutput)
     read = model.body.read(SOURCE)
     output.refined(model.body, read, torch.tensor([6, 6, 6]), 3, ())
     assert [counts for counts, _ in asked] == [[6, 6, 6], [4, 4, 4], [2, 2, 2]]
@@ -181,7 +183,7 @@ def test_more_lengths_never_give_a_worse_score() -> None:
 def test_the_objective_of_masks_is_what_its_equation_says() -> None:
     model = of("masked")
     output = model.output
-    assert isinstance(output, Masks)
+    assert isinstance(output, MaskPredictOutput)
     ids, length = torch.tensor([[1, 2, 3, 0]]), 4
     batch = Batch(Sequences.full(ids), repeated(SOURCE, 0, 1))
     chance = torch.tensor([[0.3, 0.9, 0.1, 0.2, 0.8]], dtype=torch.float64)  # two masks, on the second and third
@@ -293,40 +295,40 @@ def test_it_learns_to_reverse_or_copy_a_sequence(name: str, reverse: bool) -> No
     assert sum(right) / len(right) > 0.8
 
 
-def surveyed(**language: object) -> NonAutoregressive:
-    model = of("ctc", language=LanguageConfig(**language))  # type: ignore[arg-type]
+def fitted(**fusion: object) -> NonAutoregressive:
+    model = of("ctc", fusion=FusionConfig(**fusion))  # type: ignore[arg-type]
     model.fit_statistics((np.array([1, 0]), np.array(target)) for target in ([1, 2, 3, 0], [1, 2, 0], [4, 2, 3, 0]))
     return model
 
 
 @torch.no_grad()
-def test_a_model_that_has_seen_targets_knows_what_follows_what() -> None:
-    model = surveyed(order=3)
+def test_fit_statistics_estimates_the_ngram_model_for_shallow_fusion() -> None:
+    model = fitted(order=3)
     assert model.default_budget.beam > 1
-    assert isinstance(model.output, Slots)
-    assert model.output.language is not None
-    nats = model.output.language.log_prob(Batch(Sequences.pack([[1, 2, 3, 0], [3, 2, 1, 0]])))
+    assert isinstance(model.output, CTCOutput)
+    assert model.output.language_model is not None
+    nats = model.output.language_model.log_prob(Batch(Sequences.pack([[1, 2, 3, 0], [3, 2, 1, 0]])))
     assert nats[0] > nats[1] + 1
-    assert of("ctc", language=LanguageConfig(order=0)).default_budget == DecodingBudget()
+    assert of("ctc", fusion=FusionConfig(order=0)).default_budget == DecodingBudget()
 
 
-def test_so_many_tokens_are_counted_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_fusion_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nonautoregressive, "COUNTED_AT_ONCE", 1)
     sizes = []
     for tokens in (1, 5, 10_000):
-        output = surveyed(order=2, tokens=tokens).output
-        assert isinstance(output, Slots)
-        assert output.language is not None
-        sizes.append(output.language.sizes[1])
+        output = fitted(order=2, tokens=tokens).output
+        assert isinstance(output, CTCOutput)
+        assert output.language_model is not None
+        sizes.append(output.language_model.sizes[1])
     assert sizes == [4, 5, 7]  # pairs of tokens in the first target, in two, and in all
 
 
-def test_the_language_decides_where_slots_do_not() -> None:
-    """With a great weight, only what was seen is written, and with a great bonus, something is."""
-    model = surveyed(order=3, weight=50.0, bonus=60.0)
-    assert isinstance(model.output, Slots)
+def test_a_large_fusion_weight_restricts_outputs_to_observed_targets() -> None:
+    """With a large weight only observed prefixes are generated, and with a large bonus some are not empty."""
+    model = fitted(order=3, weight=50.0, bonus=60.0)
+    assert isinstance(model.output, CTCOutput)
     with torch.no_grad():
-        model.output.level.fill_(-2.0)  # slots would rather speak
+        model.output.blank_bias.fill_(-2.0)  # makes blanks less likely
     seen = ([1, 2, 3, 0], [1, 2, 0], [4, 2, 3, 0])
     written = [one.ids for one in model.generate(SOURCE, DecodingBudget(beam=50))]
     assert any(written)
@@ -338,9 +340,9 @@ def test_the_language_decides_where_slots_do_not() -> None:
 @torch.no_grad()
 def test_without_shallow_fusion_beam_search_finds_a_target_at_least_as_likely_as_the_best_path() -> None:
     """Beam search sums over the alignments of a target, so it beats the target of the single best alignment."""
-    model = surveyed(weight=0.0, bonus=0.0)
-    assert isinstance(model.output, Slots)
-    model.output.level.fill_(-1.0)  # otherwise the best path is all blank
+    model = fitted(weight=0.0, bonus=0.0)
+    assert isinstance(model.output, CTCOutput)
+    model.output.blank_bias.fill_(-1.0)  # otherwise the best path is all blank
     gains = []
     for row, pair in enumerate(
         zip(model.generate(SOURCE, DecodingBudget(beam=50)), model.generate(SOURCE, DecodingBudget()), strict=True)
@@ -354,10 +356,10 @@ def test_without_shallow_fusion_beam_search_finds_a_target_at_least_as_likely_as
 
 
 @torch.no_grad()
-def test_a_search_finds_a_way_where_everything_is_suppressed() -> None:
-    model = surveyed(order=2)
-    assert isinstance(model.output, Slots)
-    model.output.level.fill_(-1000.0)  # no slot would ever be silent
+def test_beam_search_emits_blanks_where_all_tokens_are_suppressed() -> None:
+    model = fitted(order=2)
+    assert isinstance(model.output, CTCOutput)
+    model.output.blank_bias.fill_(-1000.0)  # blanks have almost no probability
     every = list(range(model.vocabulary))
     assert [one.ids for one in model.generate(SOURCE, DecodingBudget(beam=3), suppress=every)] == [[], [], []]
     some = model.generate(SOURCE, DecodingBudget(beam=3), suppress=every[2:])

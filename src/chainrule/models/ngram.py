@@ -31,7 +31,7 @@ from chainrule.config import ModelConfig
 from chainrule.interface.base import readable
 from chainrule.interface.capabilities import GreedyDrafts
 from chainrule.nn.backoff import BackedOff, Counts, Table, at, discounts, find, merge
-from chainrule.nn.ctc import Language
+from chainrule.nn.ctc import FusionModel
 from chainrule.nn.layers import EXACT
 from chainrule.types import Batch, Sequences, State, Step
 
@@ -165,10 +165,11 @@ class NGram(BackedOff, GreedyDrafts):
             nodes = levels.read(guesses[-1], nodes)
         return guesses
 
-    def one_by_one(self) -> Language:
-        """The model as a search asks it."""
+    def fusion_model(self) -> FusionModel:
+        """The model for shallow fusion, one token at a time."""
         self._require_estimate()
-        return Language((self.bos, *[-1] * self.receptive_field)[: self.receptive_field], self._levels().asked)
+        initial = (self.bos, *[-1] * self.receptive_field)[: self.receptive_field]
+        return FusionModel(initial, self._levels().cached_score)
 
     def _levels(self) -> Levels:
         """The tables as NumPy sees them, until there are others."""
@@ -306,9 +307,9 @@ class Levels:
 
     def read(self, token: int, nodes: Sequence[int]) -> list[int]:
         """From the nodes of the last 1, 2, … tokens, −1 where there is none, to those after one more."""
-        return list(self.follow(token, nodes)[1])
+        return list(self.score(token, nodes)[1])
 
-    def follow(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
+    def score(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
         """The log-probability of one token after these nodes, and the nodes after it."""
         unigrams, *longer = self.plain
         nats, found = unigrams[token], [token]
@@ -363,9 +364,9 @@ class Levels:
         return token if log_prob + factor > best_log_prob else best
 
     @cached_property
-    def asked(self) -> Callable[[int, tuple[int, ...]], tuple[float, tuple[int, ...]]]:
-        """`follow`, with what was asked lately at hand: searches ask the same again and again."""
-        return lru_cache(REMEMBERED)(self.follow)
+    def cached_score(self) -> Callable[[int, tuple[int, ...]], tuple[float, tuple[int, ...]]]:
+        """`score` with a cache: a beam search asks for the same tokens again and again."""
+        return lru_cache(REMEMBERED)(self.score)
 
     @cached_property
     def favourite(self) -> tuple[int, float]:

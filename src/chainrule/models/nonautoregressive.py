@@ -3,16 +3,17 @@
 Every target position sees every other and the whole source, through the encoder and the decoder of `transformer`. Two
 outputs turn what they see into a distribution over targets.
 
-`ctc` (Libovický & Helcl, 2018). Each source token becomes k slots, and a slot says a token or keeps silent:
+`ctc` (Libovický & Helcl, 2018). Each source token becomes k frames, and a frame emits a token or the blank ∅:
 
     x_u = W_{u − ⌈kn⌉} m_n,   n = ⌊u / k⌋                   m, the encoded source
-    h = Decoder(x)                                          every slot sees every other, and m
-    P(silence | u) = σ(a · h_u + c),   P(v | u) = σ(−a · h_u − c) softmax_v(W h_u + b)
-    P(y | s) = Σ over the paths that spell y of Π_u P(π_u | u)                  see `nn.ctc`
+    h = Decoder(x)                                          bidirectional over frames, with cross-attention to m
+    P(∅ | u) = σ(a · h_u + c),   P(v | u) = σ(−a · h_u − c) softmax_v(W h_u + b)
+    P(y | s) = Σ over the paths that collapse to y of Π_u P(π_u | u)            see `nn.ctc`
 
-No length is chosen: silence makes up for it. One pass writes the target. In training, some slots are shown what they
-should say on the likeliest path, the more of them the worse the model knows it (glancing: Qian et al., 2021; with CTC:
-Gu & Kong, 2021), so that the others learn to fit in with their neighbours.
+No length is predicted: blanks fill the remaining frames. A target is generated in one pass. In training, some frames
+receive as input the token that the best path of the target assigns to them, more of them the more frames are wrong
+(glancing: Qian et al., 2021; with CTC: Gu & Kong, 2021), so that the others learn to be consistent with their
+neighbours.
 
 `masked` (mask-predict: Ghazvininejad et al., 2019). The length is chosen first, then all tokens are predicted from
 masks; then those that are least sure are masked again and predicted given the others, and so on for some passes:
@@ -27,7 +28,7 @@ on average a bound on the surprisal of writing the tokens one by one in a random
 Both likelihoods are exact and normalised over all targets, but no product over next tokens. `masked` scores what one
 pass can write: more passes write better targets, whose probability nobody knows.
 
-Shape letters: B rows, S source tokens, U slots, T target tokens, K positions, N positions of all rows, V vocabulary.
+Shape letters: B rows, S source tokens, U frames, T target tokens, K positions, N positions of all rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -50,24 +51,24 @@ from chainrule.interface.conditional import DecodingBudget, ParallelModel, Paral
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerConfig
 from chainrule.nn.attention import padding_bias
-from chainrule.nn.ctc import Lattice, Ratio, Slot, Weights, search, spelt
+from chainrule.nn.ctc import FrameCandidates, FrameRatio, FusionWeights, Lattice, collapse, prefix_beam_search
 from chainrule.nn.layers import input_projection
 from chainrule.nn.tokens import PairTable, lowest
 from chainrule.types import Batch, Sequences, length_mask, map_state
 
-BEAM = 5  # targets that are followed where nobody says how many
-FAIR = -3.5  # nats below the best choice of a slot, up to which a token is tried
-NEVER_SILENT = -60.0  # nats: there is always a way through a slot, though all that it would say is suppressed
+BEAM = 5  # default beam width with shallow fusion
+CANDIDATE_MARGIN = -3.5  # a token is a candidate in a frame if its log-probability is at most this far below the best
+MIN_BLANK = -60.0  # nats: keeps a path through a frame whose tokens are all suppressed
 COUNTED_AT_ONCE = 1024  # targets
 
 
-class LanguageConfig(Settings):
-    """The n-gram model of targets that weighs what slots say, in a search with a beam (see `nn.ctc`)."""
+class FusionConfig(Settings):
+    """n-gram shallow fusion in CTC beam search (see `nn.ctc`)."""
 
-    order: int = Field(4, ge=0, description="length of its longest n-gram; 0: no such model")
-    tokens: int = Field(2_000_000, ge=1, description="of the training targets, so many are counted")
-    weight: float = Field(0.3, ge=0, description="of its nats beside those of the slots")
-    bonus: float = Field(3.5, description="nats for each token that is said: by the rest alone, short targets win")
+    order: int = Field(4, ge=0, description="order of the n-gram model of targets; 0: no shallow fusion")
+    tokens: int = Field(2_000_000, ge=1, description="maximum number of training target tokens that are counted")
+    weight: float = Field(0.3, ge=0, description="weight of the n-gram log-probability")
+    bonus: float = Field(3.5, description="score added per target token; without it short targets win")
 
 
 class NonAutoregressiveConfig(TransformerConfig):
@@ -76,16 +77,18 @@ class NonAutoregressiveConfig(TransformerConfig):
     encoder_layers: int = Field(6, ge=1, description="blocks that read the source")
     decoder_layers: int = Field(2, ge=1, description="blocks that write the target")
     output: Literal["ctc", "masked"] = Field(
-        "ctc", description="ctc: slots that speak or keep silent, one pass; masked: a length, then any number of passes"
+        "ctc", description="ctc: frames that emit a token or the blank, one pass; masked: mask-predict, several passes"
     )
-    slots: float = Field(
+    frames_per_token: float = Field(
         2.0,
         ge=1,
         le=16,
-        description="ctc: slots for each source token, in hundredths; a target cannot have more tokens",
+        description="ctc: frames per source token, to two decimals; a target cannot have more tokens than frames",
     )
-    glancing: float = Field(0.3, ge=0, le=1, description="ctc: slots shown in training, as a share of the wrong ones")
-    language: LanguageConfig = LanguageConfig()
+    glancing: float = Field(
+        0.3, ge=0, le=1, description="ctc: frames revealed in training, as a fraction of wrong ones"
+    )
+    fusion: FusionConfig = FusionConfig()
 
 
 class NonAutoregressive(ParallelModel, FitsStatistics):
@@ -173,12 +176,14 @@ class Body(nn.Module):
             config.vocabulary, config.width, source_vocabulary=config.own_source_rows, tied=config.tied
         )
         self.encoder = Encoder(config)
-        positions = Ratio.of(config.slots).slots(config.context) if config.output == "ctc" else config.context
+        positions = (
+            FrameRatio.of(config.frames_per_token).frames(config.context) if config.output == "ctc" else config.context
+        )
         self.decoder = Decoder(config.model_copy(update={"context": positions}))
 
     @property
     def nothing(self) -> int:
-        """The id of what stands where no token is: a mask, or silence. It can be read and is never predicted."""
+        """The id of the mask, or of the blank: an input that is never predicted."""
         return self.tokens.vocabulary
 
     def read(self, source: Sequences) -> Read:
@@ -232,138 +237,142 @@ class Output(nn.Module, ABC):
         """See `ParallelModel.write`."""
 
 
-class Slots(Output):
-    """Connectionist temporal classification over k slots for each source token."""
+class CTCOutput(Output):
+    """Connectionist temporal classification over k frames per source token."""
 
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__()
-        self.ratio, self.glancing = Ratio.of(config.slots), config.glancing
-        self.split = input_projection(config.width, self.ratio.most * config.width)
-        self.silence = nn.Parameter(torch.zeros(config.width))  # a
-        self.level = nn.Parameter(torch.zeros(1))  # c
-        self.counted = config.language.tokens
-        self.weights = Weights(config.language.weight, config.language.bonus)
-        order = config.language.order
-        self.language = NGram(NGramConfig(vocabulary=config.vocabulary, order=order)) if order else None
+        self.ratio, self.glancing = FrameRatio.of(config.frames_per_token), config.glancing
+        self.split = input_projection(config.width, self.ratio.max_frames * config.width)
+        self.blank = nn.Parameter(torch.zeros(config.width))  # a
+        self.blank_bias = nn.Parameter(torch.zeros(1))  # c
+        fusion = config.fusion
+        self.counted_tokens = fusion.tokens
+        self.weights = FusionWeights(fusion.weight, fusion.bonus)
+        ngram = NGramConfig(vocabulary=config.vocabulary, order=fusion.order) if fusion.order else None
+        self.language_model = None if ngram is None else NGram(ngram)
 
     @property
     def default_budget(self) -> DecodingBudget:
-        return DecodingBudget(beam=BEAM if self._knows_language else 1)
+        return DecodingBudget(beam=BEAM if self._has_language_model else 1)
 
     @property
-    def _knows_language(self) -> bool:
-        return self.language is not None and self.language.sizes[0] > 0
+    def _has_language_model(self) -> bool:
+        return self.language_model is not None and self.language_model.sizes[0] > 0
 
     def fit_statistics(self, targets: Iterable[TokenIds]) -> None:
-        if self.language is None:
+        if self.language_model is None:
             return
-        rows, left = iter(targets), self.counted
+        rows, left = iter(targets), self.counted_tokens
         while left > 0 and (some := list(islice(rows, COUNTED_AT_ONCE))):
             taken = Sequences.pack(some)
-            self.language.observe(taken)
+            self.language_model.observe(taken)
             left -= int(taken.lengths.sum())
-        self.language.estimate()
+        self.language_model.estimate()
 
     def draws(self, batch: Pair) -> tuple[int, int]:
         rows, width = batch.source.ids.shape
-        return rows, self.ratio.slots(width)
+        return rows, self.ratio.frames(width)
 
     def loss(self, body: Body, read: Read, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
-        inputs, slots = self._inputs(read)
+        inputs, frames = self._inputs(read)
         if self.training and self.glancing:
-            wanted, shown = self._glance(body, read, target, inputs, slots, noise)
+            wanted, shown = self._glance(body, read, target, inputs, frames, noise)
             inputs = torch.where(shown[..., None], body.tokens.embed(wanted), inputs)
-        lattice = self._lattice(body, body.decode(inputs, slots, read.memory), slots, target, smoothing)
-        return -lattice.log_prob()[lattice.possible].sum()
+        lattice = self._lattice(body, body.decode(inputs, frames, read.memory), frames, target, smoothing)
+        return -lattice.log_prob()[lattice.feasible].sum()
 
     def log_prob(self, body: Body, read: Read, target: Sequences) -> Tensor:
-        inputs, slots = self._inputs(read)
-        lattice = self._lattice(body, body.decode(inputs, slots, read.memory), slots, target)
-        return lattice.log_prob().masked_fill(~lattice.possible, -torch.inf)
+        inputs, frames = self._inputs(read)
+        lattice = self._lattice(body, body.decode(inputs, frames, read.memory), frames, target)
+        return lattice.log_prob().masked_fill(~lattice.feasible, -torch.inf)
 
     def generate(self, body: Body, read: Read, budget: DecodingBudget, suppress: Sequence[int]) -> list[ParallelOutput]:
         require_one_pass(budget)
-        inputs, slots = self._inputs(read)
-        hidden = body.decode(inputs, slots, read.memory)
-        if budget.beam > 1 and self.language is not None and self._knows_language:
-            said = self._chances(body, hidden, slots, suppress)
-            language = self.language.one_by_one()
-            return [ParallelOutput(*search(row, language, self.weights, budget.beam)) for row in said]
-        path, log_probs = self._path(body, hidden, slots, suppress)
-        found = zip(spelt(path, slots, body.nothing), log_probs.sum(1).tolist(), strict=True)
-        return [ParallelOutput(ids, nats, nats / max(1, len(ids))) for ids, nats in found]
+        inputs, frames = self._inputs(read)
+        hidden = body.decode(inputs, frames, read.memory)
+        if budget.beam > 1 and self.language_model is not None and self._has_language_model:
+            candidates = self._candidates(body, hidden, frames, suppress)
+            model = self.language_model.fusion_model()
+            return [ParallelOutput(*prefix_beam_search(row, model, self.weights, budget.beam)) for row in candidates]
+        path, log_probs = self._best_path(body, hidden, frames, suppress)
+        targets = zip(collapse(path, frames, body.nothing), log_probs.sum(1).tolist(), strict=True)
+        return [ParallelOutput(ids, nats, nats / max(1, len(ids))) for ids, nats in targets]
 
     def _inputs(self, read: Read) -> tuple[Tensor, Tensor]:
-        """The vectors that slots begin with, (B, U, D), and how many of them each row has."""
-        ways = self.split(read.encoded).unflatten(-1, (self.ratio.most, -1)).flatten(1, 2)
-        return ways[:, self.ratio.origins(read.encoded.shape[1], ways.device)], self.ratio.slots(read.lengths)
+        """The input vectors of the frames, (B, U, D), and the number of frames of each row."""
+        parts = self.split(read.encoded).unflatten(-1, (self.ratio.max_frames, -1)).flatten(1, 2)
+        return parts[:, self.ratio.origins(read.encoded.shape[1], parts.device)], self.ratio.frames(read.lengths)
 
-    def _silence(self, hidden: Tensor) -> Tensor:
-        """(B, U) logits of saying nothing."""
-        return hidden @ self.silence + self.level
+    def _blank_logits(self, hidden: Tensor) -> Tensor:
+        """(B, U)."""
+        return hidden @ self.blank + self.blank_bias
 
-    def _lattice(self, body: Body, hidden: Tensor, slots: Tensor, target: Sequences, smoothing: float = 0.0) -> Lattice:
-        """How likely each real slot is to say the tokens of its target: no other word meets the slots of padding."""
-        real = length_mask(slots, hidden.shape[1])
-        vectors, silence = hidden[real], self._silence(hidden)  # (N, D), (B, U)
+    def _lattice(
+        self, body: Body, hidden: Tensor, frames: Tensor, target: Sequences, smoothing: float = 0.0
+    ) -> Lattice:
+        """The lattice of each row's target. The readout is computed for real frames only, not for padding."""
+        real = length_mask(frames, hidden.shape[1])
+        vectors, blank = hidden[real], self._blank_logits(hidden)  # (N, D), (B, U)
         ids = target.ids[real.nonzero()[:, 0]]  # (N, T)
-        spoken = body.tokens.log_probs(vectors, ids, smoothing=smoothing) + F.logsigmoid(-silence[real])[:, None]
-        everywhere = spoken.new_zeros(*real.shape, spoken.shape[1])
-        everywhere = everywhere.masked_scatter(real[..., None], spoken)
-        return Lattice.of(everywhere, F.logsigmoid(silence), slots, target)
+        log_probs = body.tokens.log_probs(vectors, ids, smoothing=smoothing) + F.logsigmoid(-blank[real])[:, None]
+        padded = log_probs.new_zeros(*real.shape, log_probs.shape[1])
+        padded = padded.masked_scatter(real[..., None], log_probs)
+        return Lattice.of(padded, F.logsigmoid(blank), frames, target)
 
-    def _path(self, body: Body, hidden: Tensor, slots: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """What each slot says by itself, (B, U), and its log-probability.
+    def _best_path(self, body: Body, hidden: Tensor, frames: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The likeliest choice of each frame, (B, U), and its log-probability.
 
-        Where silence has half of the probability, no token can have more, and no word is scored.
+        Where the blank has at least half of the probability, no token can have more, so no token is scored.
         """
-        real, silence = length_mask(slots, hidden.shape[1]), self._silence(hidden)
-        open_ = real & (silence < 0)
-        path = torch.full_like(silence, body.nothing, dtype=torch.int64)
-        log_probs = F.logsigmoid(silence).masked_fill_(~real, 0.0)
+        real, blank = length_mask(frames, hidden.shape[1]), self._blank_logits(hidden)
+        open_ = real & (blank < 0)
+        path = torch.full_like(blank, body.nothing, dtype=torch.int64)
+        log_probs = F.logsigmoid(blank).masked_fill_(~real, 0.0)
         ids, nats = body.choose(hidden[open_], suppress)
-        nats = nats + F.logsigmoid(-silence[open_])
-        speaks = nats > log_probs[open_]
-        path[open_] = torch.where(speaks, ids, body.nothing)
-        log_probs[open_] = torch.where(speaks, nats, log_probs[open_])
+        nats = nats + F.logsigmoid(-blank[open_])
+        emits = nats > log_probs[open_]
+        path[open_] = torch.where(emits, ids, body.nothing)
+        log_probs[open_] = torch.where(emits, nats, log_probs[open_])
         return path, log_probs
 
-    def _chances(self, body: Body, hidden: Tensor, slots: Tensor, suppress: Sequence[int]) -> list[list[Slot]]:
-        """Of each row, the choices of its slots that are not much worse than the best one."""
-        real, silence = length_mask(slots, hidden.shape[1]), self._silence(hidden)
-        open_ = real & (silence < -FAIR)  # else no token is likely enough beside silence
-        nats = body.tokens.readout(hidden[open_]).log_softmax(-1) + F.logsigmoid(-silence[open_])[:, None]
+    def _candidates(
+        self, body: Body, hidden: Tensor, frames: Tensor, suppress: Sequence[int]
+    ) -> list[list[FrameCandidates]]:
+        """For each frame of each row, the choices within CANDIDATE_MARGIN of the best one."""
+        real, blank = length_mask(frames, hidden.shape[1]), self._blank_logits(hidden)
+        open_ = real & (blank < -CANDIDATE_MARGIN)  # elsewhere no token can be a candidate
+        nats = body.tokens.readout(hidden[open_]).log_softmax(-1) + F.logsigmoid(-blank[open_])[:, None]
         if suppress:
             nats[:, list(suppress)] = -torch.inf
-        silent = F.logsigmoid(silence).clamp(min=NEVER_SILENT)
-        best = torch.maximum(nats.amax(-1), silent[open_])
-        places, tokens = (nats > best[:, None] + FAIR).nonzero(as_tuple=True)
-        rows, numbers = (part[places].tolist() for part in open_.nonzero(as_tuple=True))
-        found = [
-            [Slot(chance, {}) for chance in row[:count]]
-            for row, count in zip(silent.exp().tolist(), slots.tolist(), strict=True)
+        blank_nats = F.logsigmoid(blank).clamp(min=MIN_BLANK)
+        best = torch.maximum(nats.amax(-1), blank_nats[open_])
+        indices, tokens = (nats > best[:, None] + CANDIDATE_MARGIN).nonzero(as_tuple=True)
+        rows, numbers = (part[indices].tolist() for part in open_.nonzero(as_tuple=True))
+        candidates = [
+            [FrameCandidates(prob, {}) for prob in row[:count]]
+            for row, count in zip(blank_nats.exp().tolist(), frames.tolist(), strict=True)
         ]
-        for row, number, token, chance in zip(
-            rows, numbers, tokens.tolist(), nats[places, tokens].exp().tolist(), strict=True
-        ):
-            found[row][number].tokens[token] = chance
-        return found
+        probs = nats[indices, tokens].exp().tolist()
+        for row, number, token, prob in zip(rows, numbers, tokens.tolist(), probs, strict=True):
+            candidates[row][number].tokens[token] = prob
+        return candidates
 
     @torch.no_grad()
     def _glance(
-        self, body: Body, read: Read, target: Sequences, inputs: Tensor, slots: Tensor, noise: Tensor
+        self, body: Body, read: Read, target: Sequences, inputs: Tensor, frames: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What each slot should say, (B, U), and whether it is shown that."""
-        hidden = body.decode(inputs, slots, read.memory)
-        wanted = self._lattice(body, hidden, slots, target).best(body.nothing)
-        path, _ = self._path(body, hidden, slots, ())
-        real = length_mask(slots, inputs.shape[1])
+        """The best path of the target, (B, U), and the frames in which it is revealed, (B, U) bool."""
+        hidden = body.decode(inputs, frames, read.memory)
+        wanted = self._lattice(body, hidden, frames, target).best_path(body.nothing)
+        path, _ = self._best_path(body, hidden, frames, ())
+        real = length_mask(frames, inputs.shape[1])
         wrong = ((path != wanted) & real).sum(1)
         return wanted, lowest(noise[:, : real.shape[1]], real, self.glancing * wrong)
 
 
-class Masks(Output):
-    """A length, then masks that are predicted, some of them again and again."""
+class MaskPredictOutput(Output):
+    """Mask-predict: a length, then masks that are predicted, the least confident of them repeatedly."""
 
     @property
     def default_budget(self) -> DecodingBudget:
@@ -466,4 +475,4 @@ class Draft(NamedTuple):
     log_probs: Tensor  # (B, K) of each token when it was predicted; 0 past a row's length
 
 
-OUTPUTS: dict[str, type[Slots] | type[Masks]] = {"ctc": Slots, "masked": Masks}
+OUTPUTS: dict[str, type[CTCOutput] | type[MaskPredictOutput]] = {"ctc": CTCOutput, "masked": MaskPredictOutput}

@@ -1,19 +1,30 @@
-"""Connectionist temporal classification: all the ways in which slots can spell a target, summed.
+"""Connectionist temporal classification (CTC): the sum over all alignments of a target, and beam search.
 
-Each slot says a token or keeps silent. What a path of slots spells is what remains when a token that adjacent slots
-repeat is said once and silence is dropped. A token that stands twice in a row in the target is spelt with a silent slot
-between. With e_u(·) the log-probabilities of slot u, independent of those of the other slots,
+Each frame emits a token or the blank. A path of frames collapses to a target: repetitions of a token in adjacent frames
+are merged, then blanks are removed. A token that occurs twice in a row in the target needs a blank frame in between.
+With e_u(·) the log-probabilities of frame u, independent of the other frames,
 
-    P(y) = Σ over the paths π that spell y of  Π_u exp e_u(π_u)
+    P(y) = Σ over the paths π that collapse to y of  Π_u exp e_u(π_u)
 
-is a distribution over all sequences. It is summed in one pass over the slots, over the states of a lattice
+is a distribution over all sequences. It is computed in one pass over the frames, over the states of a lattice
 
-    silence, y_1, silence, y_2, …, y_T, silence
+    blank, y_1, blank, y_2, …, y_T, blank
 
-where a slot stays in a state, goes on to the next, or passes over a silence between two different tokens (Graves et
-al., 2006). The same pass with a maximum in place of the sum finds the likeliest path.
+where a path stays in a state, moves to the next, or skips a blank between two different tokens (Graves et al., 2006).
+The same pass with a maximum in place of the sum finds the best path.
 
-Shape letters: B rows, U slots, T target tokens, L = 2T + 1 states.
+`prefix_beam_search` adds a language model by shallow fusion (Graves et al., 2006; Hannun et al., 2014). Frames are
+independent, so the best path may combine parts of different sentences. The search extends prefixes y of the target
+frame by frame. For each it keeps the probability that the frames so far collapse to y, separately for paths that end in
+a blank and for paths that end in the last token of y, and ranks prefixes by
+
+    log P(frames collapse to y) + w log P_L(y) + b |y|
+
+with a language model P_L. Paths with the same prefix are merged by summing their probabilities. Only tokens whose
+probability is close to that of the frame's best choice are tried. The search handles one sequence at a time in plain
+Python: most frames have few candidates, so dispatching tensor operations would cost more than the work itself.
+
+Shape letters: B rows, U frames, T target tokens, L = 2T + 1 states.
 """
 
 from __future__ import annotations
@@ -32,219 +43,221 @@ from torch import Tensor
 
 from chainrule.types import Sequences, length_mask
 
-NEVER = -1e9  # stands for −∞, whose gradient would not be a number
+LOG_ZERO = -1e9  # in place of −∞, whose gradient would be NaN
+TINY = 1e-300  # keeps logarithms finite; every prefix in the beam has a larger probability
 
 Count = TypeVar("Count", int, Tensor)
 
 
-class Ratio(NamedTuple):
-    """Slots for each source token, as a fraction: slot u is one of token ⌊u · tokens / slots⌋."""
+class FrameRatio(NamedTuple):
+    """Frames per source token, as a fraction: frame u belongs to token ⌊u · denominator / numerator⌋."""
 
-    over: int
-    under: int
+    numerator: int
+    denominator: int
 
     @classmethod
-    def of(cls, slots: float) -> Self:
-        """To the nearest fraction of hundredths and less."""
-        return cls(*Fraction(slots).limit_denominator(100).as_integer_ratio())
+    def of(cls, frames_per_token: float) -> Self:
+        """The nearest fraction with a denominator of at most 100."""
+        return cls(*Fraction(frames_per_token).limit_denominator(100).as_integer_ratio())
 
     @property
-    def most(self) -> int:
-        """The most slots that a token has."""
-        return self.slots(1)
+    def max_frames(self) -> int:
+        """The maximum number of frames of one token."""
+        return self.frames(1)
 
-    def slots(self, tokens: Count) -> Count:
-        """How many slots so many tokens have: the next whole number."""
-        return -(-tokens * self.over // self.under)
+    def frames(self, tokens: Count) -> Count:
+        """The number of frames of this many tokens, rounded up."""
+        return -(-tokens * self.numerator // self.denominator)
 
     def origins(self, tokens: int, device: torch.device) -> Tensor:
-        """(U,): for each slot, where it is found if every token had `most` of them."""
-        slot = torch.arange(self.slots(tokens), device=device)
-        token = slot * self.under // self.over
-        return token * self.most + slot - self.slots(token)
+        """(U,): the index of each frame in a layout where every token has `max_frames` frames."""
+        frame = torch.arange(self.frames(tokens), device=device)
+        token = frame * self.denominator // self.numerator
+        return token * self.max_frames + frame - self.frames(token)
 
 
 @dataclass(slots=True)
 class Lattice:
-    """The states that spell the target of each row, and how likely each slot is to be in them."""
+    """The states that collapse to the target of each row, and the emission log-probabilities of each frame."""
 
     emissions: Tensor  # (B, U, L) nats
-    slots: Tensor  # (B,) how many a row has
+    frames: Tensor  # (B,) number of frames of each row
     target: Sequences  # (B, T)
-    passing: Tensor  # (B, L) bool: whether the state may follow the one two before it
+    skippable: Tensor  # (B, L) bool: whether a path may enter the state from two states before it
 
     @classmethod
-    def of(cls, spoken: Tensor, silent: Tensor, slots: Tensor, target: Sequences) -> Self:
-        """From the log-probabilities that a slot says each token of its row's target, (B, U, T), or nothing, (B, U)."""
-        silence = silent[..., None].expand_as(spoken)
-        emissions = torch.cat([torch.stack([silence, spoken], -1).flatten(2), silent[..., None]], -1)
+    def of(cls, token_log_probs: Tensor, blank_log_probs: Tensor, frames: Tensor, target: Sequences) -> Self:
+        """From the log-probabilities of each target token, (B, U, T), and of the blank, (B, U), in each frame."""
+        blank = blank_log_probs[..., None]
+        pairs = torch.stack([blank.expand_as(token_log_probs), token_log_probs], -1).flatten(2)
+        emissions = torch.cat([pairs, blank], -1)
         changes = target.ids[:, 1:] != target.ids[:, :-1]  # (B, T − 1)
-        passing = torch.zeros(len(slots), emissions.shape[2], dtype=torch.bool, device=slots.device)
-        passing[:, 3::2] = changes
-        return cls(emissions, slots, target, passing)
+        skippable = torch.zeros(len(frames), emissions.shape[2], dtype=torch.bool, device=frames.device)
+        skippable[:, 3::2] = changes
+        return cls(emissions, frames, target, skippable)
 
     @property
-    def possible(self) -> Tensor:
-        """(B,) whether a row has enough slots: one for each token, and one between two that are equal."""
-        again = self.target.mask[:, 1:] & ~self.passing[:, 3::2]
-        return self.target.lengths + again.sum(1) <= self.slots
+    def feasible(self) -> Tensor:
+        """(B,): whether a row has enough frames: one per token, and one between two equal tokens."""
+        repeated = self.target.mask[:, 1:] & ~self.skippable[:, 3::2]
+        return self.target.lengths + repeated.sum(1) <= self.frames
 
     def log_prob(self) -> Tensor:
-        """(B,) nats; where a row has too few slots, a number that says so and has no gradient."""
-        reached = self._first()
-        for slot in range(1, self.emissions.shape[1]):
-            summed = self._ways(reached).logsumexp(0) + self.emissions[:, slot]
-            reached = torch.where((slot < self.slots)[:, None], summed, reached)
-        total = torch.logaddexp(*self._ends(reached))
-        return torch.where(self.possible, total, NEVER)
+        """(B,) nats; LOG_ZERO without a gradient where a row has too few frames."""
+        alpha = self._initial()
+        for frame in range(1, self.emissions.shape[1]):
+            summed = self._predecessors(alpha).logsumexp(0) + self.emissions[:, frame]
+            alpha = torch.where((frame < self.frames)[:, None], summed, alpha)
+        total = torch.logaddexp(*self._final(alpha))
+        return torch.where(self.feasible, total, LOG_ZERO)
 
     @torch.no_grad()
-    def best(self, silence: int) -> Tensor:
-        """(B, U): what each slot says on the likeliest path, `silence` for nothing; past a row's slots anything."""
-        reached = self._first()
-        steps = []  # (B, L) each: how many states before this one the slot before was
-        for slot in range(1, self.emissions.shape[1]):
-            likeliest, step = self._ways(reached).max(0)
-            here = (slot < self.slots)[:, None]
-            reached = torch.where(here, likeliest + self.emissions[:, slot], reached)
-            steps.append(torch.where(here, step, 0))
-        in_silence, in_token = self._ends(reached)
-        state = 2 * self.target.lengths - (in_token > in_silence).long()
+    def best_path(self, blank: int) -> Tensor:
+        """(B, U): the token, or `blank`, of each frame on the best path; undefined past the frames of a row."""
+        delta = self._initial()
+        steps = []  # (B, L) each: how many states back the previous frame was
+        for frame in range(1, self.emissions.shape[1]):
+            best, step = self._predecessors(delta).max(0)
+            real = (frame < self.frames)[:, None]
+            delta = torch.where(real, best + self.emissions[:, frame], delta)
+            steps.append(torch.where(real, step, 0))
+        in_blank, in_token = self._final(delta)
+        state = 2 * self.target.lengths - (in_token > in_blank).long()
         path = [state]
         for step in reversed(steps):
             state = state - step.gather(1, state[:, None])[:, 0]
             path.append(state)
         states = torch.stack(path[::-1], 1)  # (B, U)
-        said = self.target.ids.gather(1, (states // 2).clamp(max=self.target.ids.shape[1] - 1))
-        return torch.where(states % 2 == 1, said, silence)
+        tokens = self.target.ids.gather(1, (states // 2).clamp(max=self.target.ids.shape[1] - 1))
+        return torch.where(states % 2 == 1, tokens, blank)
 
-    def _first(self) -> Tensor:
-        """The first slot is silent or says the first token."""
+    def _initial(self) -> Tensor:
+        """(B, L): the first frame emits a blank or the first token."""
         states = torch.arange(self.emissions.shape[2], device=self.emissions.device)
-        return torch.where(states < 2, self.emissions[:, 0], NEVER)
+        return torch.where(states < 2, self.emissions[:, 0], LOG_ZERO)
 
-    def _ways(self, reached: Tensor) -> Tensor:
-        """(3, B, L): the ways into each state, from itself, from the one before it, and over a silence."""
-        before = F.pad(reached, (2, 0), value=NEVER)
-        return torch.stack([reached, before[:, 1:-1], torch.where(self.passing, before[:, :-2], NEVER)])
+    def _predecessors(self, alpha: Tensor) -> Tensor:
+        """(3, B, L): the values of the predecessors of each state: itself, the one before, the one before a blank."""
+        before = F.pad(alpha, (2, 0), value=LOG_ZERO)
+        return torch.stack([alpha, before[:, 1:-1], torch.where(self.skippable, before[:, :-2], LOG_ZERO)])
 
-    def _ends(self, reached: Tensor) -> tuple[Tensor, Tensor]:
-        """Nats of having spelt all: silent after the last token, or just saying it. Of nothing at all, only silent."""
+    def _final(self, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """The values of both final states, blank and last token. An empty target has only the first."""
         last = 2 * self.target.lengths[:, None]
-        in_silence, in_token = (reached.gather(1, state)[:, 0] for state in (last, (last - 1).clamp(min=0)))
-        return in_silence, torch.where(self.target.lengths > 0, in_token, NEVER)
+        in_blank, in_token = (alpha.gather(1, state)[:, 0] for state in (last, (last - 1).clamp(min=0)))
+        return in_blank, torch.where(self.target.lengths > 0, in_token, LOG_ZERO)
 
 
-def spelt(path: Tensor, slots: Tensor, silence: int) -> list[list[int]]:
-    """What paths (B, U) spell: repetitions said once, silence dropped."""
+def collapse(path: Tensor, frames: Tensor, blank: int) -> list[list[int]]:
+    """The targets of paths (B, U): repetitions are merged, then blanks are removed."""
     new = F.pad(path[:, 1:] != path[:, :-1], (1, 0), value=True)
-    real = length_mask(slots, path.shape[1])
-    said = new & real & (path != silence)
-    return [row[kept].tolist() for row, kept in zip(path, said, strict=True)]
+    emitted = new & length_mask(frames, path.shape[1]) & (path != blank)
+    return [row[kept].tolist() for row, kept in zip(path, emitted, strict=True)]
 
 
-TINY = 1e-300  # no prefix that is kept has less, and its logarithm is a number
+class FusionModel(NamedTuple):
+    """A language model for shallow fusion, evaluated one token at a time."""
+
+    initial_state: Any
+    score: Callable[[int, Any], tuple[float, Any]]  # (token, state) -> (log-probability, next state)
 
 
-class Language(NamedTuple):
-    """A language model that is asked for one token at a time."""
+class FusionWeights(NamedTuple):
+    """Weights of the language model and of the length in shallow fusion."""
 
-    beginning: Any  # what it remembers before the first token
-    follow: Callable[[int, Any], tuple[float, Any]]  # a token and what is remembered, to its nats and what is then
-
-
-class Slot(NamedTuple):
-    """The choices of one slot that have a chance."""
-
-    silence: float  # its probability
-    tokens: dict[int, float]  # those that it may say, and their probabilities
+    language_model: float  # w
+    length_bonus: float  # b
 
 
-class Weights(NamedTuple):
-    """How much counts beside what the slots say."""
+class FrameCandidates(NamedTuple):
+    """The choices of one frame that the search considers."""
 
-    language: float  # w
-    bonus: float  # b
+    blank: float  # probability
+    tokens: dict[int, float]  # token -> probability
 
 
-class Spelling(NamedTuple):
-    """What slots spell."""
+class FusedTarget(NamedTuple):
+    """The result of a beam search with shallow fusion."""
 
     ids: list[int]
-    log_prob: float  # nats, of those ways to spell it that the search has followed
+    log_prob: float  # nats, summed over the alignments that the search kept
     score: float
 
 
 class Prefix:
-    """The beginning of a target."""
+    """A prefix of the target in the beam."""
 
-    __slots__ = ("before", "children", "memory", "merit", "score", "silent", "slot", "spoken", "token")
+    __slots__ = ("blank", "children", "frame", "fusion", "parent", "score", "state", "token", "token_end")
 
-    def __init__(self, before: Prefix | None, token: int, memory: Any, merit: float) -> None:
-        self.before = before
+    def __init__(self, parent: Prefix | None, token: int, state: Any, fusion: float) -> None:
+        self.parent = parent
         self.token = token  # the last one
-        self.memory = memory  # of the language model
-        self.merit = merit  # w log P_L + b |y|
+        self.state = state  # of the language model
+        self.fusion = fusion  # w log P_L + b |y|
         self.children: dict[int, Prefix] = {}
-        self.slot = -1  # the last one that has reached it
-        self.silent = self.spoken = 0.0  # how likely the slots are to be here, silent or just saying the last token
+        self.frame = -1  # the last frame in which the prefix was reached
+        self.blank = self.token_end = 0.0  # probability of the paths that end in a blank, or in the last token
         self.score = 0.0
 
     def ids(self) -> list[int]:
-        found, prefix = [], self
-        while prefix.before is not None:
-            found.append(prefix.token)
-            prefix = prefix.before
-        return found[::-1]
+        ids, prefix = [], self
+        while prefix.parent is not None:
+            ids.append(prefix.token)
+            prefix = prefix.parent
+        return ids[::-1]
 
 
-def search(slots: Sequence[Slot], language: Language, weights: Weights, width: int) -> Spelling:
-    """The best target, with `width` prefixes kept after every slot."""
-    root = Prefix(None, -1, language.beginning, 0.0)
-    root.silent = 1.0
-    beam, scale = [root], 0.0  # nats taken out of all prefixes, so that they stay numbers
-    for number, slot in enumerate(slots):
-        beam = _after(beam, number, slot, language, weights)
+def prefix_beam_search(
+    frames: Sequence[FrameCandidates], model: FusionModel, weights: FusionWeights, width: int
+) -> FusedTarget:
+    """The best target, with at most `width` prefixes kept after every frame."""
+    root = Prefix(None, -1, model.initial_state, 0.0)
+    root.blank = 1.0
+    beam, log_scale = [root], 0.0  # probabilities are rescaled in every frame to avoid underflow
+    for number, frame in enumerate(frames):
+        beam = _extended(beam, number, frame, model, weights)
         for prefix in beam:
-            prefix.score = math.log(prefix.silent + prefix.spoken + TINY) + prefix.merit
+            prefix.score = math.log(prefix.blank + prefix.token_end + TINY) + prefix.fusion
         if len(beam) > width:
             beam = nlargest(width, beam, key=attrgetter("score"))
-        most = max(prefix.silent + prefix.spoken for prefix in beam)
-        scale += math.log(most)
+        largest = max(prefix.blank + prefix.token_end for prefix in beam)
+        log_scale += math.log(largest)
         for prefix in beam:
-            prefix.silent /= most
-            prefix.spoken /= most
+            prefix.blank /= largest
+            prefix.token_end /= largest
     best = max(beam, key=attrgetter("score"))
-    nats = math.log(best.silent + best.spoken) + scale
-    return Spelling(best.ids(), nats, nats + best.merit)
+    nats = math.log(best.blank + best.token_end) + log_scale
+    return FusedTarget(best.ids(), nats, nats + best.fusion)
 
 
-def _after(beam: Sequence[Prefix], number: int, slot: Slot, language: Language, weights: Weights) -> list[Prefix]:
-    """Every prefix that the slot can lead to from those of the beam."""
-    silence, tokens = slot
-    ways = [(prefix, prefix.silent, prefix.spoken) for prefix in beam]
+def _extended(
+    beam: Sequence[Prefix], number: int, frame: FrameCandidates, model: FusionModel, weights: FusionWeights
+) -> list[Prefix]:
+    """All prefixes reached from those of the beam by one more frame."""
+    blank_prob, tokens = frame
+    before = [(prefix, prefix.blank, prefix.token_end) for prefix in beam]
     for prefix in beam:
-        prefix.silent = prefix.spoken = 0.0
-        prefix.slot = number
+        prefix.blank = prefix.token_end = 0.0
+        prefix.frame = number
     reached = list(beam)
-    for prefix, silent, spoken in ways:
-        total, last = silent + spoken, prefix.token
-        prefix.silent += total * silence
-        for token, chance in tokens.items():
+    for prefix, blank, token_end in before:
+        total, last = blank + token_end, prefix.token
+        prefix.blank += total * blank_prob
+        for token, prob in tokens.items():
             if token == last:
-                prefix.spoken += spoken * chance  # said once more, it is the same token
-                total_before = silent  # and only after a silence another one
+                prefix.token_end += token_end * prob  # a repetition is merged
+                source = blank  # a second token of the same id must follow a blank
             else:
-                total_before = total
-            if not total_before:
+                source = total
+            if not source:
                 continue
             child = prefix.children.get(token)
             if child is None:
-                nats, memory = language.follow(token, prefix.memory)
-                child = Prefix(prefix, token, memory, prefix.merit + weights.language * nats + weights.bonus)
-                prefix.children[token] = child
-            if child.slot != number:  # it was in no beam, or is no longer
-                child.slot, child.silent, child.spoken = number, 0.0, 0.0
+                nats, state = model.score(token, prefix.state)
+                fusion = prefix.fusion + weights.language_model * nats + weights.length_bonus
+                child = prefix.children[token] = Prefix(prefix, token, state, fusion)
+            if child.frame != number:  # not in the previous beam
+                child.frame, child.blank, child.token_end = number, 0.0, 0.0
                 reached.append(child)
-            child.spoken += total_before * chance
+            child.token_end += source * prob
     return reached

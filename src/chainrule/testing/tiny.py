@@ -113,7 +113,7 @@ _SHORT = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "con
 PARALLEL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "nonautoregressive": {
         "ctc": _SHORT,
-        "three slots": {**_SHORT, "slots": 3, "positions": "rotary", "tied": False},
+        "three frames": {**_SHORT, "frames_per_token": 3, "positions": "rotary", "tied": False},
         "masked": {**_SHORT, "output": "masked"},
         "masked, shared": {
             **_SHORT, "output": "masked", "shared_embeddings": True, "source_vocabulary": VOCABULARY
