@@ -127,7 +127,7 @@ def test_a_pixelcnn_of_binarised_mnist_in_25_minutes(real_data: RealData, tmp_pa
     ("family", "model", "steps", "threads", "stated"),
     [
         ("transformer", {"encoder_layers": 2, "decoder_layers": 2}, 2110, 2, 0.9900),
-        ("fat", {"encoder_layers": 2, "multiple": 2}, 3076, 2, 0.9910),
+        ("fat", {"encoder_layers": 2, "mlp_ratio": 2}, 3076, 2, 0.9910),
         ("seq2seq", {}, 4276, 1, 0.9995),
     ],
     ids=["transformer", "fat", "seq2seq"],

@@ -67,7 +67,7 @@ def test_an_exported_model_has_the_same_logits_in_transformers(tmp_path: Path) -
     assert_same_logits(model, twin.eval())
 
 
-@pytest.mark.parametrize("settings", [{"tied": False}, {"multiple": 2}, {"layers": 1, "heads": 1}])
+@pytest.mark.parametrize("settings", [{"tied": False}, {"mlp_ratio": 2}, {"layers": 1, "heads": 1}])
 def test_an_exported_model_is_imported_unchanged(tmp_path: Path, settings: dict[str, object]) -> None:
     model = ours(**settings)
     write_gpt2(model, tmp_path)

@@ -25,7 +25,7 @@ SMALL = {
     "width": 8,
     "heads": 2,
     "key_width": 3,
-    "reach": 2,
+    "max_distance": 2,
     "context": 16,
 }
 RARE = (3, 5)  # source tokens that were counted once, where others were counted ten times

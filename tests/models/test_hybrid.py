@@ -71,9 +71,9 @@ def test_a_prediction_is_the_mixture_of_both_branches(gate: str) -> None:
 
 @torch.no_grad()
 def test_gamma_is_one_number_unless_it_is_gated_or_a_position_lacks_mass() -> None:
-    model = translator(gate="fixed", gamma=0.3, least_mass=0.0)
+    model = translator(gate="fixed", gamma=0.3, min_mass=0.0)
     torch.testing.assert_close(model.shares(model.hidden(pair())), torch.full((2, 5), 0.3, dtype=torch.float64))
-    wanting = translator(gate="fixed", gamma=0.3, least_mass=100.0)  # no position has so much of four source tokens
+    wanting = translator(gate="fixed", gamma=0.3, min_mass=100.0)  # no position has so much of four source tokens
     weights = wanting.plan(pair().source).weights  # type: ignore[arg-type]
     torch.testing.assert_close(wanting.shares(wanting.hidden(pair())), 0.3 * weights[:, :5])
     torch.testing.assert_close(weights.sum(1), torch.full((2,), 4 / 100, dtype=torch.float64))
@@ -81,7 +81,7 @@ def test_gamma_is_one_number_unless_it_is_gated_or_a_position_lacks_mass() -> No
 
 @torch.no_grad()
 def test_at_the_ends_of_gamma_stands_one_branch_alone() -> None:
-    model, batch = translator(least_mass=0.0), pair()
+    model, batch = translator(min_mass=0.0), pair()
     before = model.logits(batch)
     branches = model.branch_log_probs(model.hidden(batch))
     for gamma, branch in ((0.0, 0), (1.0, 1)):
@@ -101,7 +101,10 @@ def test_the_second_branch_sees_the_source_and_neither_the_target_nor_its_length
 
 @torch.no_grad()
 def test_the_source_alone_decides_how_far_is_planned_and_beyond_that_the_first_branch_writes() -> None:
-    model, source = translator(growth=0.5, slack=1, gate="fixed", gamma=0.9), sequences(1, 4, SOURCE_VOCABULARY)
+    model, source = (
+        translator(length_ratio=0.5, length_margin=1, gate="fixed", gamma=0.9),
+        sequences(1, 4, SOURCE_VOCABULARY),
+    )
     assert model.plan(source).drafts.shape[1] == 3
     batch = Batch(sequences(1, 6), source)
     hidden = model.hidden(batch)

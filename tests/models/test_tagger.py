@@ -103,7 +103,7 @@ def treebank(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("order", [1, "recurrent"])
 def test_tags_of_words_never_met_are_learnt_from_their_spelling(treebank: Path, tmp_path: Path, order: object) -> None:
     settings = {
-        "model": {"width": 16, "embedding": 4, "characters": 8, "spelling": 16, "order": order, "dropout": 0.1},
+        "model": {"width": 16, "word_width": 4, "char_width": 8, "char_filters": 16, "order": order, "dropout": 0.1},
         "train": {"learning_rate": 0.01, "batch_tokens": 400},
     }
     run = chainrule.train("tagger", data=str(treebank), out=tmp_path / "run", steps=60, settings=settings, seed=2)

@@ -54,7 +54,7 @@ def teacher(words: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     [
         ("nonautoregressive", {"output": "ctc"}),
         ("nonautoregressive", {"output": "masked"}),
-        ("hybrid_regressive", {"every": 3}),
+        ("hybrid_regressive", {"chunk_size": 3}),
     ],
 )
 def test_a_parallel_run_is_trained_validated_loaded_and_scored(

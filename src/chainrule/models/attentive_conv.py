@@ -33,7 +33,7 @@ class AttentiveConvConfig(ModelConfig):
     kernel: int = Field(3, ge=2, description="tokens that a convolution meets at once")
     heads: int = Field(2, ge=1, description="attention heads in a block")
     context: int = Field(256, ge=1, description="the longest sequence that the model can read")
-    multiple: int = Field(4, ge=1, description="size of the MLP's hidden layer, in widths")
+    mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
     tied: bool = Field(False, description="the readout uses the embeddings as its weights")
     dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings, attention and residual branches")
 

@@ -92,7 +92,7 @@ class ELMo(OwnObjective, Layered):
 
     def __init__(self, config: ELMoConfig) -> None:
         super().__init__(config)
-        self.tokens = TokenTable(config.vocabulary, config.width, unspoken=2, tied=True)
+        self.tokens = TokenTable(config.vocabulary, config.width, input_only=2, tied=True)
         self.forwards = Direction(config)
         self.backwards = Direction(config)
         self.mix = ScalarMix(config.layers + 1)

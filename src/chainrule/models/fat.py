@@ -85,9 +85,9 @@ class FATConfig(EmbeddingConfig):
     width: int = Field(128, ge=1, description="size of a hidden vector")
     heads: int = Field(4, ge=1, description="attention heads in a block")
     key_width: int = Field(16, ge=1, description="features that slow attention compares in a head; its cost grows so")
-    multiple: int = Field(4, ge=1, description="size of an MLP's hidden layer, in widths")
+    mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
     context: int = Field(512, ge=1, description="the longest source that the model can read; a target has no limit")
-    reach: int = Field(32, ge=1, description="distances between target and source that are told apart, both ways")
+    max_distance: int = Field(32, ge=1, description="relative positions t − n are clipped to this distance")
     direction: Literal["left_to_right", "right_to_left"] = Field(
         "left_to_right", description="the order in which targets are written"
     )
@@ -288,7 +288,7 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
 
     def _offsets(self, source: Tensor, target: Tensor) -> Tensor:
         """The row of `distances` for t − n."""
-        return (target - source).clamp_(-self.config.reach, self.config.reach) + self.config.reach
+        return (target - source).clamp_(-self.config.max_distance, self.config.max_distance) + self.config.max_distance
 
     def _memories(self, rows: int) -> tuple[Tensor, ...]:
         return tuple(self.tokens.matrix.new_zeros(rows, self.config.width) for _ in self.decoder)
@@ -339,7 +339,7 @@ class DecoderLayer(nn.Module):
         bias[:width] = torch.linspace(0, 4, width)  # from forgetting half in a step to half in 38
         self.query = input_projection(width, width)  # Q
         self.key_value = input_projection(width, 2 * width)  # K and V'
-        self.distances = nn.Parameter(torch.zeros(2 * config.reach + 1, config.heads))  # U
+        self.distances = nn.Parameter(torch.zeros(2 * config.max_distance + 1, config.heads))  # U
         self.mlp = MLP(3 * width, config)
         self.dropout = Dropout(config.dropout)
 
@@ -385,8 +385,8 @@ class OffsetSourceRow(NamedTuple):
 class MLP(nn.Module):
     def __init__(self, inputs: int, config: FATConfig) -> None:
         super().__init__()
-        self.inside = input_projection(inputs, config.multiple * config.width)
-        self.out = output_projection(config.multiple * config.width, config.width)
+        self.inside = input_projection(inputs, config.mlp_ratio * config.width)
+        self.out = output_projection(config.mlp_ratio * config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.out(squared_relu(self.inside(x))))

@@ -25,7 +25,7 @@ class FiniteMemoryConfig(ModelConfig):
     memory: int = Field(12, ge=1, description="tokens that a prediction depends on: k; 1 is a Markov chain")
     layers: int = Field(4, ge=1, description="residual MLPs, one on top of the other")
     width: int = Field(128, ge=1, description="size of an embedding and of a hidden vector")
-    multiple: int = Field(4, ge=1, description="size of an MLP's hidden layer, in widths")
+    mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
     tied: bool = Field(False, description="the readout uses the embeddings as its weights")
     dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings and on every MLP's output")
     segment: int = Field(32, ge=1, description="tokens in one row of training")
@@ -51,10 +51,10 @@ class FiniteMemory(TokenReadout):
 
     def __init__(self, config: FiniteMemoryConfig) -> None:
         super().__init__(config)
-        self.tokens = TokenTable(config.vocabulary, config.width, unspoken=2, tied=config.tied)  # BOS and "nothing"
+        self.tokens = TokenTable(config.vocabulary, config.width, input_only=2, tied=config.tied)  # BOS and "nothing"
         self.combine = Projection(config.memory * config.width, config.width)
         nn.init.normal_(self.combine.weight, std=(config.memory * config.width) ** -0.5)
-        self.layers = nn.ModuleList(MLP(config.width, config.multiple) for _ in range(config.layers))
+        self.layers = nn.ModuleList(MLP(config.width, config.mlp_ratio) for _ in range(config.layers))
         self.dropout = Dropout(config.dropout)
 
     @property
@@ -106,10 +106,10 @@ class FiniteMemory(TokenReadout):
 class MLP(nn.Module):
     """V φ(W x), a branch that starts at zero."""
 
-    def __init__(self, width: int, multiple: int) -> None:
+    def __init__(self, width: int, mlp_ratio: int) -> None:
         super().__init__()
-        self.inward = Projection(width, multiple * width)
-        self.outward = Projection(multiple * width, width)
+        self.inward = Projection(width, mlp_ratio * width)
+        self.outward = Projection(mlp_ratio * width, width)
         nn.init.normal_(self.inward.weight, std=width**-0.5)
         nn.init.zeros_(self.outward.weight)
 

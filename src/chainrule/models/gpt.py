@@ -43,7 +43,7 @@ class GPTConfig(ModelConfig):
     width: int = Field(128, ge=1, description="size of a hidden vector")
     heads: int = Field(2, ge=1, description="attention heads in a block")
     context: int = Field(256, ge=1, description="the longest sequence that the model can read")
-    multiple: int = Field(4, ge=1, description="size of the MLP's hidden layer, in widths")
+    mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
     dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings, attention and residual branches")
     tied: bool | None = Field(None, description="readout shares the embeddings; none: gpt2 does, modern does not")
     bos: int | None = Field(None, ge=0, description="a token to begin with; none: gpt2 0, modern an id of its own")
@@ -259,8 +259,8 @@ class ModernBlock(nn.Module):
         self.heads = config.heads
         self.query_key_value = Projection(config.width, 3 * config.width)
         self.attention_out = Projection(config.width, config.width)
-        self.mlp_in = Projection(config.width, config.multiple * config.width)
-        self.mlp_out = Projection(config.multiple * config.width, config.width)
+        self.mlp_in = Projection(config.width, config.mlp_ratio * config.width)
+        self.mlp_out = Projection(config.mlp_ratio * config.width, config.width)
         self.dropout = config.dropout
         for inward in (self.query_key_value, self.mlp_in):
             nn.init.normal_(inward.weight, std=config.width**-0.5)
@@ -322,8 +322,8 @@ class GPT2Block(nn.Module):
         self.query_key_value = Projection(config.width, 3 * config.width, bias=True)
         self.attention_out = Projection(config.width, config.width, bias=True)
         self.mlp_norm = LayerNorm(config.width)
-        self.mlp_in = Projection(config.width, config.multiple * config.width, bias=True)
-        self.mlp_out = Projection(config.multiple * config.width, config.width, bias=True)
+        self.mlp_in = Projection(config.width, config.mlp_ratio * config.width, bias=True)
+        self.mlp_out = Projection(config.mlp_ratio * config.width, config.width, bias=True)
         self.dropout = config.dropout
         for inward in (self.query_key_value, self.mlp_in):
             nn.init.normal_(inward.weight, std=0.02)

@@ -108,7 +108,7 @@ class HybridSettings(ModelConfig):
     gate: GammaName = Field("gated", description="γ is fixed, one learned number, or follows the text")
     gamma: float = Field(0.2, ge=0, le=1, description="the share of the branch that sees no target, or where it begins")
     branch_loss: float = Field(0.5, ge=0, description="weight of each branch's own loss in training, beside P's")
-    least_mass: float = Field(0.1, ge=0, description="a position with less of the source than this loses its share")
+    min_mass: float = Field(0.1, ge=0, description="a position with less of the source than this loses its share")
     features: str | None = Field(None, description="folder of a pretrained BERT or GPT-2 that reads the source")
     fine_tune: bool = Field(False, description="train the pretrained model, too")
     features_fingerprint: str | None = Field(None, description="which pretrained model it was; filled in by training")
@@ -158,7 +158,7 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
             self.narrow = nn.Linear(self.pretrained.width, width)
         else:
             self.encoder = RecurrentEncoder("lstm", config.layers, width, bidirectional=True, dropout=config.dropout)
-        self.branches = Branches(width, config.layers, least_mass=config.least_mass, dropout=config.dropout)
+        self.branches = Branches(width, config.layers, min_mass=config.min_mass, dropout=config.dropout)
         self.gamma = GAMMAS[config.gate](config.gamma, 2 * width)
 
     @property
@@ -224,8 +224,8 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 class HybridConfig(HybridSettings, EmbeddingConfig):
     """Settings of the hybrid that translates."""
 
-    growth: float = Field(1.5, ge=0, description="positions that are planned for each source token,")
-    slack: int = Field(8, ge=1, description="and this many more")
+    length_ratio: float = Field(1.5, ge=0, description="non-autoregressive positions per source token,")
+    length_margin: int = Field(8, ge=1, description="plus this many")
 
 
 class HybridState(NamedTuple):
@@ -295,7 +295,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
 
     def _counts(self, source: Sequences) -> Tensor:
         """(B,) positions that are planned."""
-        return (source.lengths * self.config.growth).ceil().long() + self.config.slack
+        return (source.lengths * self.config.length_ratio).ceil().long() + self.config.length_margin
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         plan, layers, positions = cast(HybridState, state)

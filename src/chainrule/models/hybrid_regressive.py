@@ -38,11 +38,11 @@ class HybridRegressiveConfig(TransformerConfig):
     """The defaults have 2.2M parameters besides the embeddings."""
 
     decoder_layers: int = Field(3, ge=1, description="blocks of the leader, and as many of the filler")
-    every: int = Field(2, ge=2, description="the leader writes every so many-th token")
+    chunk_size: int = Field(2, ge=2, description="k: every k-th token is generated autoregressively")
 
     @property
     def leader(self) -> TransformerConfig:
-        return TransformerConfig.model_validate(self.model_dump(exclude={"every"}))
+        return TransformerConfig.model_validate(self.model_dump(exclude={"chunk_size"}))
 
 
 class HybridRegressive(ParallelModel):
@@ -61,7 +61,7 @@ class HybridRegressive(ParallelModel):
     @property
     def context(self) -> int:
         """Padded to a multiple of `every`, it still has to fit."""
-        return self.config.context // self.config.every * self.config.every
+        return self.config.context // self.config.chunk_size * self.config.chunk_size
 
     @property
     def source_context(self) -> int:
@@ -73,7 +73,7 @@ class HybridRegressive(ParallelModel):
 
     @property
     def fixed_schedule(self) -> str:
-        return f"every {ordinal(self.config.every)} token"
+        return f"every {ordinal(self.config.chunk_size)} token"
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.leader.tables()
@@ -95,7 +95,10 @@ class HybridRegressive(ParallelModel):
         self.require_room(batch.target.ids.shape[1])
         source = self.require_source(batch.source)
         target = self._padded(batch.target)
-        led = Sequences(target.ids[:, self.config.every - 1 :: self.config.every], target.lengths // self.config.every)
+        led = Sequences(
+            target.ids[:, self.config.chunk_size - 1 :: self.config.chunk_size],
+            target.lengths // self.config.chunk_size,
+        )
         read = self._read(source)
         leading = self.leader.read(Batch(led, source), read.leader.cross_attention(self.leader.rate))
         hidden = torch.cat([self._fill(led, read.filler), leading[:, :, None]], 2).flatten(1, 2)
@@ -116,12 +119,12 @@ class HybridRegressive(ParallelModel):
         written = torch.cat([ids, led.ids[..., None]], 2).flatten(1)
         nats = nats + log_probs.sum(2)
         total = nats.masked_fill(~led.mask, 0.0).sum(1)
-        found = zip(written.tolist(), (self.config.every * led.lengths).tolist(), total.tolist(), strict=True)
+        found = zip(written.tolist(), (self.config.chunk_size * led.lengths).tolist(), total.tolist(), strict=True)
         return [ParallelOutput(ids[:length], nats, nats / length) for ids, length, nats in found]
 
     def _lead(self, memory: Memory, eos: int, suppress: Sequence[int]) -> tuple[Sequences, Tensor]:
         """Every k-th token, greedily, up to the first EOS; and (B, J) their nats."""
-        limits = (GROWTH * memory.lengths + SLACK).clamp(max=self.context) // self.config.every
+        limits = (GROWTH * memory.lengths + SLACK).clamp(max=self.context) // self.config.chunk_size
         state: State = self.leader.begin(memory)
         token = torch.full_like(memory.lengths, self.leader.bos)
         ids, nats = [], []
@@ -154,7 +157,7 @@ class HybridRegressive(ParallelModel):
 
     def _fill(self, led: Sequences, memory: Memory) -> Tensor:
         """(B, J, k − 1, D): what stands before each token of the leader."""
-        every = self.config.every
+        every = self.config.chunk_size
         ids = torch.full((*led.ids.shape, every), self.leader.bos, device=led.ids.device)
         ids[..., -1] = readable(led)
         hidden = self.filler.at_once(self.leader.tokens.embed(ids.flatten(1)), every * led.lengths, memory)
@@ -162,7 +165,7 @@ class HybridRegressive(ParallelModel):
 
     def _padded(self, target: Sequences) -> Sequences:
         """Each row with its last token repeated, up to a multiple of k."""
-        every = self.config.every
+        every = self.config.chunk_size
         lengths = (target.lengths + every - 1) // every * every
         places = torch.arange(int(lengths.max()), device=lengths.device)
         ids = target.ids.gather(1, torch.minimum(places, target.lengths[:, None] - 1))

@@ -33,7 +33,7 @@ class ReaderConfig(EncoderConfig):
     separator: int = Field(0, ge=0, description="the token between question and passage; taken from the tokenizer")
     width: int = Field(128, ge=2, multiple_of=2, description="width of every layer after the encoder")
     layers: int = Field(1, ge=1, description="recurrent layers that read the passage both ways, knowing the question")
-    distances: int = Field(64, ge=1, description="lengths of an answer that are told apart; longer ones are alike")
+    max_distance: int = Field(64, ge=1, description="end − start is clipped to this distance, in tokens")
 
 
 class Asked(NamedTuple):
@@ -90,7 +90,7 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
         self.start_out = nn.Linear(width, 1, bias=False)
         self.nowhere = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
         self.end_place, self.end_start = nn.Linear(width, width), nn.Linear(width, width, bias=False)
-        self.end_distance = nn.Parameter(torch.randn(config.distances + 1, width) * 0.1)
+        self.end_distance = nn.Parameter(torch.randn(config.max_distance + 1, width) * 0.1)
         self.end_out = nn.Linear(width, 1, bias=False)
         self.dropout = Dropout(config.dropout)
 
@@ -197,7 +197,7 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
         """(B, V) logits, given where the answers begin, (B,)."""
         numbers = torch.arange(1, vectors.shape[1] + 1, device=places.device)  # (P,)
         begin = gather_positions(vectors, (starts - 1).clamp(min=0)[:, None])[:, 0]
-        ahead = (numbers - starts[:, None]).clamp(0, self.config.distances)
+        ahead = (numbers - starts[:, None]).clamp(0, self.config.max_distance)
         inner = self.end_place(vectors) + self.end_start(begin)[:, None] + F.embedding(ahead, self.end_distance)
         scores = self.end_out(F.relu(inner))[..., 0]
         nowhere = starts[:, None] == 0

@@ -29,10 +29,10 @@ class TaggerConfig(TranslationConfig):
     )
     width: int = Field(256, ge=2, multiple_of=2, description="width of the vectors that words in their sentence have")
     layers: int = Field(1, ge=1, description="recurrent layers that read the sentence both ways")
-    embedding: int = Field(100, ge=1, description="width of the vector of a known word")
-    characters: int = Field(32, ge=1, description="width of the vector of a character")
-    spelling: int = Field(128, ge=1, description="width of what the spelling of a word tells")
-    kernel: int = Field(5, ge=1, description="characters that are met at once; an odd number")
+    word_width: int = Field(100, ge=1, description="width of the word embeddings")
+    char_width: int = Field(32, ge=1, description="width of the character embeddings")
+    char_filters: int = Field(128, ge=1, description="filters of the character convolution")
+    char_kernel: int = Field(5, ge=1, description="kernel size of the character convolution; odd")
     tag_width: int = Field(32, ge=1, description="width of the vector of a tag")
     word_dropout: float = Field(0.1, ge=0, lt=1, description="share of words that are known by their spelling alone")
     dropout: float = Field(0.4, ge=0, lt=1, description="on words, between layers and before the readout")
@@ -41,8 +41,8 @@ class TaggerConfig(TranslationConfig):
     def _consistent(self) -> Self:
         if self.labels and len(self.labels) != self.vocabulary:
             raise ValueError(f"{len(self.labels)} tags are named and vocabulary is {self.vocabulary}; leave one out")
-        if self.kernel % 2 == 0:
-            raise ValueError(f"kernel {self.kernel} is even and has no middle; try {self.kernel + 1}")
+        if self.char_kernel % 2 == 0:
+            raise ValueError(f"char_kernel must be odd, got {self.char_kernel}; try {self.char_kernel + 1}")
         return self
 
 
@@ -78,10 +78,10 @@ class Tagger(Conditional, TabledReadout):
             config.source_vocabulary,
             separator=config.separator,
             words=config.words,
-            embedding=config.embedding,
-            characters=config.characters,
-            spelling=config.spelling,
-            kernel=config.kernel,
+            embedding=config.word_width,
+            characters=config.char_width,
+            spelling=config.char_filters,
+            kernel=config.char_kernel,
             word_dropout=config.word_dropout,
         )
         width = config.width

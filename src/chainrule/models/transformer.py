@@ -76,7 +76,7 @@ class TransformerConfig(EmbeddingConfig):
     decoder_layers: int = Field(3, ge=1, description="blocks that write the target")
     width: int = Field(128, ge=1, description="size of a hidden vector")
     heads: int = Field(4, ge=1, description="attention heads in a block")
-    multiple: int = Field(4, ge=1, description="size of an MLP's hidden layer, in widths")
+    mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
     context: int = Field(256, ge=1, description="the longest source, and the longest target, that the model can read")
     positions: Literal["added", "concatenated", "rotary"] = Field(
         "added", description="sinusoids added to or concatenated with the embeddings, or rotary"
@@ -422,8 +422,8 @@ class CrossAttention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.inside = input_projection(config.width, config.multiple * config.width)
-        self.out = output_projection(config.multiple * config.width, config.width)
+        self.inside = input_projection(config.width, config.mlp_ratio * config.width)
+        self.out = output_projection(config.mlp_ratio * config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.out(squared_relu(self.inside(x))))

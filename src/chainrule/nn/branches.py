@@ -85,9 +85,9 @@ class Branches(nn.Module):
     a_t = tanh(W [Σ_n α_tn m_n; h_t])                                                   sees y_<t
     """
 
-    def __init__(self, width: int, layers: int, *, least_mass: float, dropout: float) -> None:
+    def __init__(self, width: int, layers: int, *, min_mass: float, dropout: float) -> None:
         super().__init__()
-        self.least_mass = least_mass
+        self.min_mass = min_mass
         self.allocation = Allocation(width)
         self.drafting = RecurrentEncoder("lstm", layers, width, bidirectional=True, dropout=dropout)
         self.writing = nn.ModuleList(GRU(2 * width if not layer else width, width) for layer in range(layers))
@@ -99,7 +99,7 @@ class Branches(nn.Module):
         wanted = length_mask(counts, int(counts.max()))
         contexts, mass = self.allocation(source, length_mask(lengths, source.shape[1]), wanted)
         drafts = self.drafting(self.dropout(contexts.transpose(0, 1)), counts).outputs.transpose(0, 1)
-        weights = (mass / self.least_mass).clamp(max=1) if self.least_mass else wanted.to(mass)
+        weights = (mass / self.min_mass).clamp(max=1) if self.min_mass else wanted.to(mass)
         return TargetPlan(source, lengths, contexts, drafts, weights)
 
     def decode(

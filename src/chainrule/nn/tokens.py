@@ -19,14 +19,14 @@ class TokenTable(nn.Module):
 
     Tied (Press & Wolf, 2017; Inan et al., 2017), a row grows long as the readout of a frequent token; as an input only
     its direction is read. The readout is stored (D, R), as it is needed: it is read whole at every step. Ids past
-    the vocabulary, such as BOS, can be read and never predicted: `unspoken` says how many there are.
+    the vocabulary, such as BOS, can be read and never predicted: `input_only` says how many there are.
     """
 
-    def __init__(self, vocabulary: int, width: int, *, unspoken: int = 1, tied: bool) -> None:
+    def __init__(self, vocabulary: int, width: int, *, input_only: int = 1, tied: bool) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.matrix = _table(width, vocabulary + (unspoken if tied else 0))
-        self.embedding = None if tied else _table(vocabulary + unspoken, width)
+        self.matrix = _table(width, vocabulary + (input_only if tied else 0))
+        self.embedding = None if tied else _table(vocabulary + input_only, width)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def tables(self) -> Iterator[nn.Parameter]:

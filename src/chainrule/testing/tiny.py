@@ -17,11 +17,19 @@ VOCABULARY = 5
 SOURCE_VOCABULARY = 6  # of models that have a source; another number, so that the two cannot be taken for each other
 
 _TRANSFORMER = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "context": 16}
-_FAT = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "key_width": 3, "reach": 2, "context": 16}
+_FAT = {
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "width": 8,
+    "heads": 2,
+    "key_width": 3,
+    "max_distance": 2,
+    "context": 16,
+}
 _HYBRID = {"layers": 1, "width": 6}
 _PIXELS = {"layers": 3, "width": 6, "first_kernel": 3}
 _CLASSIFIER = {"embedding": 5, "heads": 2, "attention_width": 3, "hidden": 4}
-_TAGGER = {"width": 6, "embedding": 3, "characters": 4, "spelling": 5, "kernel": 3, "tag_width": 3}
+_TAGGER = {"width": 6, "word_width": 3, "char_width": 4, "char_filters": 5, "char_kernel": 3, "tag_width": 3}
 
 TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ngram": {"": {"order": 3}},
@@ -74,8 +82,8 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "hybrid": {
         "gated": _HYBRID,
         "learned": {**_HYBRID, "gate": "learned", "layers": 2, "tied": False},
-        "fixed": {**_HYBRID, "gate": "fixed", "gamma": 0.7, "least_mass": 0.0},
-        "short plan": {**_HYBRID, "growth": 0.5, "slack": 1},
+        "fixed": {**_HYBRID, "gate": "fixed", "gamma": 0.7, "min_mass": 0.0},
+        "short plan": {**_HYBRID, "length_ratio": 0.5, "length_margin": 1},
         "shared": {**_HYBRID, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
     },
     "classifier": {
@@ -87,7 +95,7 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "recurrent": {**_TAGGER, "order": "recurrent", "layers": 2},
     },
     "reader": {
-        "words": {"embedding": 5, "width": 6, "distances": 2},
+        "words": {"embedding": 5, "width": 6, "max_distance": 2},
         "attentive_conv": {"encoder": "attentive_conv", "embedding": 8, "width": 6, "encoder_context": 16},
     },
     "hybrid_language": {
@@ -121,7 +129,7 @@ PARALLEL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "hybrid_regressive": {
         "every second": _SHORT,
-        "every third": {**_SHORT, "every": 3, "positions": "rotary"},
+        "every third": {**_SHORT, "chunk_size": 3, "positions": "rotary"},
     },
 }  # fmt: skip
 """The same for families that write all tokens at once."""
