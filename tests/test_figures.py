@@ -14,7 +14,7 @@ import pytest
 
 import chainrule
 from chainrule.comparison.compare import compare
-from chainrule.data.dates import date_pairs
+from chainrule.data.builtin import date_pairs
 from chainrule.decoding.translation import Search
 from tests.conftest import Measure, RealData
 

@@ -22,6 +22,9 @@ them, are a (B,) tensor inside the tree, so rows may stand at different position
 
 StateT = TypeVar("StateT", bound=State)
 
+Progress: TypeAlias = Callable[[int, int], None]
+"""A callback for long work, called with the amount done and the total; a total of 0 means that it is not known."""
+
 
 class Sequences(NamedTuple):
     """Token sequences of different lengths, padded on the right. There is no PAD token: lengths say what is real."""

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from chainrule.config import DataConfig
-from chainrule.data.source import Source
+from chainrule.data.source import TextSource
 from chainrule.data.text import open_source
 
 
@@ -19,7 +19,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 def source():
     """A source from a path and settings."""
 
-    def make(spec: object, **settings: object) -> Source:
+    def make(spec: object, **settings: object) -> TextSource:
         return open_source(str(spec), DataConfig(train=str(spec), **settings))
 
     return make

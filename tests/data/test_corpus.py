@@ -11,8 +11,7 @@ import pytest
 from chainrule.config import DataConfig
 from chainrule.data.cache import ABANDONED_AFTER, UNFINISHED, building
 from chainrule.data.corpus import Corpus, encode_file, prepare, token_type
-from chainrule.data.counting import count, split
-from chainrule.data.source import Part, Source
+from chainrule.data.source import Part, TextSource, count, split
 from chainrule.errors import DataError
 from chainrule.tokenizers import train_tokenizer
 from chainrule.tokenizers.bytes import Bytes
@@ -37,7 +36,7 @@ def unreadable(monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("the source was read again")
 
-    monkeypatch.setattr(Source, "pieces", refuse)
+    monkeypatch.setattr(TextSource, "pieces", refuse)
 
 
 @pytest.mark.parametrize("spec", ["chars", "bytes", "words"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chainrule.config import DataConfig
-from chainrule.data import dates, hub
+from chainrule.data import builtin, hub
 from chainrule.data.parallel import PreparedPairs, encode_pairs, prepare_pairs
 from chainrule.errors import DataError, MissingExtra
 
@@ -131,13 +131,13 @@ def test_validation_and_test_data_are_files_of_their_own(tmp_path, files):
 
 
 def test_dates_are_twenty_thousand_pairs_with_one_translation_each_and_no_source_in_two_splits():
-    splits = dates.date_pairs()
+    splits = builtin.date_pairs()
     pairs = [pair for split in splits.values() for pair in split]
-    assert {name: len(split) for name, split in splits.items()} == dates.SIZES
+    assert {name: len(split) for name, split in splits.items()} == builtin.SIZES
     assert len({pair.source for pair in pairs}) == len(pairs) == 20_000
     known = dict(pairs)
     assert known["twenty-one"] == "einundzwanzig"
-    assert dates.date_pairs.__wrapped__() == splits
+    assert builtin.date_pairs.__wrapped__() == splits
     found = prepared(train="builtin:dates")
     assert texts(found) == splits["train"]
     assert texts(found, "test") == splits["test"]
@@ -158,10 +158,10 @@ def test_every_form_of_a_date_has_its_german_one(english, german, monkeypatch):
     import datetime
     import random
 
-    monkeypatch.setattr(dates, "FIRST_DAY", datetime.date(2021, 3, 5))
-    monkeypatch.setattr(dates, "DAYS", 1)
+    monkeypatch.setattr(builtin, "FIRST_DAY", datetime.date(2021, 3, 5))
+    monkeypatch.setattr(builtin, "DAYS", 1)
     chance = random.Random(0)
-    assert (english, german) in {dates._date(chance) for _ in range(200)}
+    assert (english, german) in {builtin._date(chance) for _ in range(200)}
 
 
 def test_dates_need_an_extra(monkeypatch):

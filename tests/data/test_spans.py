@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chainrule.data.batching import Documents, Position, Windows
 from chainrule.data.corpus import Corpus
 from chainrule.data.permutation import draw
-from chainrule.data.spans import Corrupted, Corruption, Pair
+from chainrule.data.spans import Corrupted, CorruptedPair, Corruption
 from chainrule.errors import DataError
 
 EOS, WORDS = 0, 50
@@ -104,7 +104,7 @@ def test_each_row_is_its_window_with_gaps() -> None:
     windows, batch = feed().texts.batch(position).target.ids, feed().batch(position)
     assert batch.source is not None
     for window, target, length, source, size in zip(windows, *batch.target, *batch.source, strict=True):
-        pair = Pair(source[: int(size)].numpy(), target[: int(length)].numpy())
+        pair = CorruptedPair(source[: int(size)].numpy(), target[: int(length)].numpy())
         assert np.array_equal(CORRUPTION.restore(pair), window.numpy())
 
 
@@ -122,7 +122,7 @@ def test_documents_are_corrupted_each_by_itself() -> None:
     batch = Corrupted(documents, CORRUPTION, 0).batch(Position(0, 0))
     assert batch.source is not None
     found = [
-        tuple(CORRUPTION.restore(Pair(source[: int(size)].numpy(), target[: int(length)].numpy())).tolist())
+        tuple(CORRUPTION.restore(CorruptedPair(source[: int(size)].numpy(), target[: int(length)].numpy())).tolist())
         for target, length, source, size in zip(*batch.target, *batch.source, strict=True)
     ]
     assert set(found) == {tuple(map(int, row[:-1])) for row in rows}

@@ -12,7 +12,7 @@ from tests.conftest import RealData
 from chainrule.config import DataConfig
 from chainrule.data.squad import (
     Answer,
-    Cutter,
+    PassageCutter,
     Question,
     chosen_passages,
     likeliest_sentence,
@@ -36,9 +36,9 @@ def asked(question: str, answer: str, start: int | None = None) -> dict[str, Any
     return {"question": question, "id": "7", "answers": [{"text": answer, "answer_start": place}]}
 
 
-def cutter(length: int = 8, stride: int = 4) -> Cutter:
+def cutter(length: int = 8, stride: int = 4) -> PassageCutter:
     words = sorted({"cat", "mat", "the", "dog", "grey", "was", "sat", "on", "brown", "Who", "?"})
-    return Cutter(Words(words), length=length, stride=stride)
+    return PassageCutter(Words(words), length=length, stride=stride)
 
 
 def test_an_answer_is_the_text_that_its_tokens_stand_for() -> None:

@@ -6,7 +6,7 @@ builtin.py      texts that come with Python
 hub.py          Hugging Face datasets, local or from the hub
 cache.py        what has been computed once, under its fingerprint
 corpus.py       tokens on disk; splitting and preparing training data
-pairs.py        what every source of pairs can do; pair_files.py and dates.py: those there are
+pairs.py        sources of pairs: two files, a table, records, the hub
 cleaning.py     which pairs are fit to learn from, and what became of the others
 parallel.py     both sides of the pairs as tokens; preparing training data for translation
 permutation.py  a random order without a table

@@ -21,11 +21,10 @@ from typing import Literal
 
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
-from chainrule.data.counting import DOCUMENTS_A_CALL, Progress
-from chainrule.data.pairs import Pair, PairSource
-from chainrule.data.source import Normalisation, Source
+from chainrule.data.source import DOCUMENTS_PER_CALL, Normalisation, Pair, PairSource, TextSource
 from chainrule.data.text import read_lines
 from chainrule.errors import DataError
+from chainrule.types import Progress
 
 MANY = 0.1  # share of pairs with two equal sides that the user should hear of
 
@@ -39,7 +38,7 @@ REASONS = {  # a reason, and the setting that decides on it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class CleaningRules:
     """What a pair must be like. As they stand, the rules ask for two sides and nothing else."""
 
     longest: int | None = None  # bytes
@@ -48,7 +47,7 @@ class Rules:
     once: bool = False  # a pair is kept where it appears first
 
     @classmethod
-    def for_training(cls, config: DataConfig) -> Rules:
+    def for_training(cls, config: DataConfig) -> CleaningRules:
         return cls(
             longest=config.longest_side,
             ratio=config.length_ratio,
@@ -93,7 +92,7 @@ def sentence(text: str, normalisation: Normalisation) -> str:
 class Cleaner:
     """Reads pairs one after the other and keeps count."""
 
-    def __init__(self, rules: Rules, normalisation: Normalisation) -> None:
+    def __init__(self, rules: CleaningRules, normalisation: Normalisation) -> None:
         self.rules = rules
         self.normalisation = normalisation
         self.report = CleaningReport()
@@ -135,14 +134,14 @@ class Cleaner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side(Source):
+class CleanSide(TextSource):
     """One side of cleaned pairs, a document a line."""
 
     name: Literal["source", "target"]
     cleaned: Path  # the folder that holds it
 
     @classmethod
-    def of(cls, pairs: PairSource, name: Literal["source", "target"], cleaned: Path) -> Side:
+    def of(cls, pairs: PairSource, name: Literal["source", "target"], cleaned: Path) -> CleanSide:
         """What there was to normalise has been."""
         return cls(spec=pairs.spec, unit="documents", normalisation=Normalisation(), name=name, cleaned=cleaned)
 
@@ -164,8 +163,8 @@ class Side(Source):
 class CleanPairs:
     """Pairs that are fit to be used, in the cache."""
 
-    source: Side
-    target: Side
+    source: CleanSide
+    target: CleanSide
     report: CleaningReport
 
     def first(self, count: int, begin: int = 0) -> list[Pair]:
@@ -176,7 +175,7 @@ class CleanPairs:
 
 def cleaned(
     pairs: PairSource,
-    rules: Rules,
+    rules: CleaningRules,
     normalisation: Normalisation,
     *,
     cache: Path | None = None,
@@ -188,7 +187,7 @@ def cleaned(
     if report is None:
         with building(entry) as folder:
             report = _write(folder, pairs, Cleaner(rules, normalisation), progress)
-    return CleanPairs(Side.of(pairs, "source", entry), Side.of(pairs, "target", entry), report)
+    return CleanPairs(CleanSide.of(pairs, "source", entry), CleanSide.of(pairs, "target", entry), report)
 
 
 def _write(folder: Path, pairs: PairSource, cleaner: Cleaner, progress: Progress | None) -> CleaningReport:
@@ -201,7 +200,7 @@ def _write(folder: Path, pairs: PairSource, cleaner: Cleaner, progress: Progress
         for source, target in cleaner.clean(pairs.pairs()):
             sources.write(source + "\n")
             targets.write(target + "\n")
-            if progress is not None and report.kept % DOCUMENTS_A_CALL == 0:
+            if progress is not None and report.kept % DOCUMENTS_PER_CALL == 0:
                 progress(report.kept, 0)
     if not report.read:
         raise DataError(f"{pairs.spec!r} holds no pairs; check the data")

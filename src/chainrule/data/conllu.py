@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from chainrule.config import DataConfig
 from chainrule.data.examples import PreparedExamples, in_order, label_ids, paired, split_examples, unknown_label
-from chainrule.data.pair_files import read_every_line
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import Normalisation, normalisation_of
-from chainrule.data.text import find_files, form_of
+from chainrule.data.text import find_files, form_of, read_every_line
 from chainrule.errors import ConfigError, DataError, nearest
 from chainrule.tokenizers import Tokenizer, train_tokenizer
 

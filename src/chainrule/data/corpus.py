@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
-from chainrule.data.counting import Progress, count, split, watched
-from chainrule.data.source import Part, Source, Unit
+from chainrule.data.source import Part, TextSource, Unit, count, split, watched
 from chainrule.data.text import file_identity, open_source
 from chainrule.errors import DataError
 from chainrule.tokenizers import load_tokenizer, train_tokenizer
 from chainrule.tokenizers.base import Tokenizer, well_formed
+from chainrule.types import Progress
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 Offsets = npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ class Corpus:
     @classmethod
     def build(
         cls,
-        source: Source,
+        source: TextSource,
         tokenizer: Tokenizer,
         part: Part | None = None,
         *,
@@ -171,7 +171,7 @@ def _encoded(piece: str, tokenizer: Tokenizer, unit: Unit, counts: _Counts) -> n
     return ids if unit == "stream" else np.append(ids, np.int32(tokenizer.eos))
 
 
-def _write(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer, source: Source) -> None:
+def _write(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer, source: TextSource) -> None:
     """tokens.bin, offsets.bin and meta.json of one corpus."""
     counts = _Counts()
     kind = np.dtype(token_type(tokenizer.vocabulary))
@@ -277,7 +277,7 @@ def prepare(
 
 
 def cut_off(
-    train: Source, config: DataConfig, given: Sequence[str], *, cache: Path | None, progress: Progress | None
+    train: TextSource, config: DataConfig, given: Sequence[str], *, cache: Path | None, progress: Progress | None
 ) -> dict[str, Part]:
     """The parts of the training data, where validation or test data must be cut from its end; else none.
 
@@ -305,7 +305,7 @@ def encode_file(
 
 def tokenizer_of(
     spec: str,
-    sources: Sequence[Source],
+    sources: Sequence[TextSource],
     part: Part | None = None,
     *,
     cache: Path | None = None,

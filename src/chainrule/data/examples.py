@@ -33,7 +33,7 @@ class PreparedExamples(NamedTuple):
     warnings: tuple[str, ...]
 
 
-class Splits(NamedTuple, Generic[Example]):
+class ExampleSplits(NamedTuple, Generic[Example]):
     """Examples by what they are for."""
 
     examples: dict[str, list[Example]]  # "training", "validation", and "test" where there is one
@@ -41,7 +41,7 @@ class Splits(NamedTuple, Generic[Example]):
     warnings: tuple[str, ...]  # what the user should know, one line each
 
 
-def split_examples(config: DataConfig, read: Callable[[str], list[Example]]) -> Splits[Example]:
+def split_examples(config: DataConfig, read: Callable[[str], list[Example]]) -> ExampleSplits[Example]:
     """The examples of each split.
 
     Validation and test data are those that the settings name, else they are cut from the training data as a text would
@@ -61,7 +61,7 @@ def split_examples(config: DataConfig, read: Callable[[str], list[Example]]) -> 
                 raise DataError(f"{config.train!r} has too few examples to keep some for validation; name --valid")
             examples["training"], examples[split] = left, taken
     held_out = [split for split in examples if split != "training"]
-    return Splits(examples, {split: config.named(split) for split in held_out}, tuple(warnings))
+    return ExampleSplits(examples, {split: config.named(split) for split in held_out}, tuple(warnings))
 
 
 def _cut(examples: list[Example], count: int, *, at_start: bool) -> tuple[list[Example], list[Example]]:

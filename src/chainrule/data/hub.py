@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.data.records import as_text, missing_field
-from chainrule.data.source import Normalisation, Source, Unit
+from chainrule.data.source import Normalisation, TextSource, Unit
 from chainrule.errors import DataError, MissingExtra, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubSource(Source):
+class HubSource(TextSource):
     """One split of a dataset. The library keeps it in memory-mapped files, so its size does not matter."""
 
     name: str  # on the hub, or a folder
@@ -51,7 +51,7 @@ class HubSource(Source):
             for values in zip(*batch.values(), strict=True):
                 yield dict(zip(batch, values, strict=True))
 
-    def validation(self) -> Source | None:
+    def validation(self) -> TextSource | None:
         return self.sibling("validation")
 
     def sibling(self, split: str) -> HubSource | None:

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 from chainrule.config import DataConfig
 from chainrule.data.cleaning import sentence
 from chainrule.data.examples import PreparedExamples, in_order, label_ids, paired, split_examples, unknown_label
-from chainrule.data.pair_files import read_every_line
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.records import JSON_LINES, as_text, missing_field, read_records
 from chainrule.data.source import normalisation_of
-from chainrule.data.text import find_files, form_of
+from chainrule.data.text import find_files, form_of, read_every_line
 from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer, train_tokenizer
 

@@ -1,45 +1,210 @@
-"""What every source of pairs can do: a text and its translation, again and again."""
+"""Pairs from two files, a table, JSON records or the hub, and the way from any spec of parallel data to its source."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
 
-Split = Literal["validation", "test"]
+from chainrule.config import DataConfig
+from chainrule.data.builtin import BUILTIN, DatePairs
+from chainrule.data.hub import HubSource, is_saved_dataset, open_hub, open_saved
+from chainrule.data.records import JSON_LINES, as_text, missing_field, read_records
+from chainrule.data.source import Normalisation, Pair, PairSource, Split
+from chainrule.data.text import file_identity, find_files, form_of, read_every_line
+from chainrule.errors import DataError, nearest
+
+REMEDY = "give pairs: --source and --target, a .tsv or .jsonl file, hub:NAME:CONFIG or builtin:dates"
+PAIRED = ("dates",)  # builtin pairs
+LANGUAGE = re.compile(r"[a-z]{2}")
+LANGUAGES = re.compile(r"(?:^|[-_.])([a-z]{2,3})[-_]([a-z]{2,3})$")  # at the end of a config's name: de-en
 
 
-class Pair(NamedTuple):
-    """A source and its translation, or anything else that both of them have one of."""
+def open_pairs(spec: str, source: str | None, config: DataConfig) -> PairSource:
+    """Understand a spec of parallel data; with a `source` the spec is that of its translation, line by line."""
+    if source is not None:
+        return TwoTexts(spec=f"{source} and {spec}", files=Pair(source, spec))
+    names = Pair(config.source_field or "", config.target_field or "")
+    if spec.startswith("builtin:"):
+        return _open_builtin(spec)
+    if spec.startswith("hub:"):
+        return HubPairs.of(open_hub(spec, "", "documents", Normalisation()), names)
+    if is_saved_dataset(folder := Path(spec).expanduser()):
+        return HubPairs.of(open_saved(folder, "", "documents", Normalisation()), names)
+    files = _files(spec)
+    if any(form_of(path) == ".parquet" for path in files):
+        raise DataError(f"{spec!r} is Parquet, from which pairs are not read; load its folder with hub:FOLDER")
+    if all(form_of(path) in JSON_LINES for path in files):
+        return PairRecords(spec=spec, files=files, names=Pair(names.source or "source", names.target or "target"))
+    return PairColumns(spec=spec, files=files, names=Pair(names.source or "1", names.target or "2"))
 
-    source: str
-    target: str
+
+def _open_builtin(spec: str) -> PairSource:
+    name = spec.removeprefix("builtin:")
+    if name == "dates":
+        return DatePairs(spec=spec, split="train")
+    if name in BUILTIN:
+        raise DataError(f"{spec} is one text and not pairs of texts; {REMEDY}")
+    raise DataError(f"there are no builtin pairs {name!r}; {nearest(name, PAIRED)}")
+
+
+def _files(spec: str) -> tuple[Path, ...]:
+    try:
+        return find_files(spec)[0]
+    except OSError as error:
+        raise DataError(f"{spec[:80]!r} cannot be read: {error.strerror}; give the path of a text file") from None
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairSource(ABC):
-    """A spec of parallel data that has been understood."""
+class TwoTexts(PairSource):
+    """A file for each side; a line of the one is translated by the same line of the other."""
 
-    spec: str  # what a reader knows it by
+    files: Pair  # specs; a pattern such as '*.de' names several files, which follow each other
 
-    @abstractmethod
     def identity(self) -> tuple[object, ...]:
-        """Plain values that change whenever the pairs do, found without reading them if possible."""
+        return ("two texts", *([file_identity(path) for path in _files(side)] for side in self.files))
 
-    @abstractmethod
     def origins(self) -> frozenset[str]:
-        """Names of what the pairs come from, by which two sources can be seen to overlap."""
-
-    @abstractmethod
-    def pairs(self) -> Iterator[Pair]:
-        """Every pair as it stands, those with an empty side too."""
+        return frozenset(str(path.resolve()) for side in self.files for path in _files(side))
 
     @property
     def languages(self) -> Pair:
-        """The codes of both languages, each empty where nothing tells."""
-        return Pair("", "")
+        """As the suffixes say: train.en, train.de.gz."""
+        suffixes = (form_of(_files(side)[0]).removeprefix(".") for side in self.files)
+        return Pair(*(suffix if LANGUAGE.fullmatch(suffix) else "" for suffix in suffixes))
+
+    def pairs(self) -> Iterator[Pair]:
+        for source, target in zip_longest(*map(_lines, self.files)):
+            if source is None or target is None:
+                raise self._uneven()
+            yield Pair(source, target)
+
+    def _uneven(self) -> DataError:
+        found = [f"{side!r} has {sum(1 for _ in _lines(side)):,} lines" for side in self.files]
+        return DataError(f"{' and '.join(found)}; each line must have its translation: look for lines lost or joined")
+
+
+def _lines(spec: str) -> Iterator[str]:
+    return chain.from_iterable(map(read_every_line, _files(spec)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsInFiles(PairSource):
+    """Files that hold both sides, each side under a name."""
+
+    files: tuple[Path, ...]
+    names: Pair
+
+    def identity(self) -> tuple[object, ...]:
+        return (type(self).__name__, *self.names, *map(file_identity, self.files))
+
+    def origins(self) -> frozenset[str]:
+        return frozenset(str(path.resolve()) for path in self.files)
+
+    @property
+    def languages(self) -> Pair:
+        return _codes(self.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairColumns(PairsInFiles):
+    """Columns separated by tabs: two of them by number, or by name where the first line is a header."""
+
+    def pairs(self) -> Iterator[Pair]:
+        """A later line with too few columns has an empty side; a first one is a file of another form."""
+        for path in self.files:
+            lines = read_every_line(path)
+            first = next(lines, None)
+            if first is None:
+                continue
+            columns = self._columns(first, path)
+            if self._numbered:
+                lines = chain([first], lines)
+            for line in lines:
+                cells = dict(enumerate(line.split("\t")))
+                yield Pair(*(cells.get(column, "") for column in columns))
+
+    @property
+    def _numbered(self) -> bool:
+        return all(name.isdecimal() and int(name) for name in self.names)
+
+    def _columns(self, first: str, path: Path) -> tuple[int, int]:
+        cells = first.split("\t")
+        where = f"line 1 of {str(path)!r}"
+        if self._numbered:
+            columns = [int(name) - 1 for name in self.names]
+            if first and max(columns) >= len(cells):
+                raise DataError(f"{where} has no column {max(columns) + 1}, by tabs, but {len(cells)}; {REMEDY}")
+            return columns[0], columns[1]
+        for side, name in self.names._asdict().items():
+            if name not in cells:
+                raise missing_field(where, name, cells, setting=f"data.{side}_field")
+        return cells.index(self.names.source), cells.index(self.names.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairRecords(PairsInFiles):
+    """JSON lines with a field for each side, or with a `translation` that has them."""
+
+    def pairs(self) -> Iterator[Pair]:
+        for path in self.files:
+            for where, record in read_records(path):
+                yield pair_of(record, where, self.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubPairs(PairSource):
+    """One split of a Hugging Face dataset: a column for each side, or a `translation` that has them."""
+
+    dataset: HubSource
+    names: Pair
+
+    @classmethod
+    def of(cls, dataset: HubSource, names: Pair) -> HubPairs:
+        """Sides that are not named are the languages in the name of the config, the source first."""
+        found = LANGUAGES.search(dataset.config or "")
+        known = Pair(*found.groups()) if found else Pair("source", "target")
+        return cls(
+            spec=dataset.spec, dataset=dataset, names=Pair(names.source or known.source, names.target or known.target)
+        )
+
+    def identity(self) -> tuple[object, ...]:
+        return (*self.dataset.identity(), *self.names)
+
+    def origins(self) -> frozenset[str]:
+        return self.dataset.origins()
+
+    @property
+    def languages(self) -> Pair:
+        return _codes(self.names)
+
+    def pairs(self) -> Iterator[Pair]:
+        where = f"{self.dataset.spec!r}, split {self.dataset.split!r},"
+        for record in self.dataset.records():
+            yield pair_of(record, where, self.names)
 
     def held_out(self, split: Split) -> PairSource | None:
-        """The validation or test data that comes with this training data, if it does."""
-        return None
+        other = self.dataset.sibling(split)
+        return None if other is None else replace(self, spec=f"{self.spec}, {split}", dataset=other)
+
+
+def pair_of(record: Mapping[str, Any], where: str, names: Pair) -> Pair:
+    """The two texts of a record, or of its `translation`: {"translation": {"de": "Hund", "en": "dog"}}."""
+    inner = record.get("translation")
+    if isinstance(inner, Mapping) and not any(name in record for name in names):
+        record = inner
+    texts = []
+    for side, name in names._asdict().items():
+        setting = f"data.{side}_field"
+        if name not in record:
+            raise missing_field(where, name, record, setting=setting)
+        texts.append(as_text(record[name], where, name, setting=setting))
+    return Pair(*texts)
+
+
+def _codes(names: Iterable[str]) -> Pair:
+    """Names of fields that are codes of languages."""
+    return Pair(*(name if LANGUAGE.fullmatch(name) else "" for name in names))

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chainrule.config import DataConfig
-from chainrule.data.cleaning import CleaningReport, CleanPairs, Rules, cleaned
+from chainrule.data.cleaning import CleaningReport, CleaningRules, CleanPairs, cleaned
 from chainrule.data.corpus import Corpus, Report, Tokens, cut_off, shared_origins, tokenizer_of
-from chainrule.data.counting import Progress
-from chainrule.data.pair_files import open_pairs
-from chainrule.data.pairs import Pair, PairSource, Split
-from chainrule.data.source import Part, normalisation_of
+from chainrule.data.pairs import open_pairs
+from chainrule.data.source import Pair, PairSource, Part, Split, normalisation_of
 from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer
+from chainrule.types import Progress
 
 SHOWN = 200  # validation pairs that are kept as text
 
@@ -119,8 +118,8 @@ def prepare_pairs(
     origin = open_pairs(config.train, config.source, config)
     others = {split: found for split in SPLITS if (found := _held_out(split, config, origin)) is not None}
     clean = partial(cleaned, normalisation=normalisation_of(config), cache=cache, progress=stage("cleaning"))
-    train = clean(origin, Rules.for_training(config))
-    splits = {split: clean(source, Rules()) for split, source in others.items()}
+    train = clean(origin, CleaningRules.for_training(config))
+    splits = {split: clean(source, CleaningRules()) for split, source in others.items()}
     warnings = train.report.notes(origin.spec)
     for split, source in others.items():
         warnings += splits[split].report.notes(source.spec)
@@ -179,5 +178,5 @@ def encode_pairs(
     progress: Progress | None = None,
 ) -> PairedCorpus:
     """Other pairs for existing tokenizers, read with the fields and the normalisation of `config`."""
-    pairs = cleaned(open_pairs(spec, source, config), Rules(), normalisation_of(config), cache=cache)
+    pairs = cleaned(open_pairs(spec, source, config), CleaningRules(), normalisation_of(config), cache=cache)
     return PairedCorpus.build(pairs, tokenizers, cache=cache, progress=progress)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import islice
+from pathlib import Path
 from typing import Literal, NamedTuple, final
 
 from chainrule.config import DataConfig
+from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.errors import DataError
+from chainrule.types import Progress
 
 Unit = Literal["stream", "documents"]
 
+DOCUMENTS_PER_CALL = 1024  # between two calls of a progress callback
 PIECE = 1 << 20  # characters in one piece of a stream, about
 LONGEST_LINE = 8 << 20  # characters; a longer line of a stream is cut anyway
 
@@ -48,7 +53,7 @@ _SPACES = re.compile(r"[ \t]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(ABC):
+class TextSource(ABC):
     """A data spec that has been understood: `pieces` reads it, `identity` says when it has changed."""
 
     spec: str
@@ -71,7 +76,7 @@ class Source(ABC):
     def documents(self) -> Iterator[str]:
         """The whole as separate texts."""
 
-    def validation(self) -> Source | None:
+    def validation(self) -> TextSource | None:
         """The validation data that comes with this training data, if it does."""
         return None
 
@@ -161,3 +166,105 @@ def clip(pieces: Iterable[str], part: Part) -> Iterator[str]:
         position += len(piece)
         if position >= part.end:
             return
+
+
+# Counting and splitting
+
+
+def watched(pieces: Iterable[str], unit: Unit, total: int, progress: Progress) -> Iterator[str]:
+    """The same pieces; every now and then `progress` hears how many have gone by."""
+    done = 0
+    for piece in pieces:
+        yield piece
+        done += len(piece) if unit == "stream" else 1
+        if unit == "stream" or done % DOCUMENTS_PER_CALL == 0:
+            progress(done, total)
+    progress(done, total)
+
+
+def count(source: TextSource, *, cache: Path | None = None, progress: Progress | None = None) -> int:
+    """Characters of a stream, or else documents: one pass over the text, the first time."""
+    entry = (cache or cache_root()) / fingerprint("count", source.description())
+    known = find(entry, lambda folder: int((folder / "count.txt").read_text(encoding="ascii")))
+    if known is not None:
+        return known
+    pieces = source.pieces()
+    if progress is not None:
+        pieces = watched(pieces, source.unit, 0, progress)
+    total = sum(map(len, pieces)) if source.unit == "stream" else sum(1 for _ in pieces)
+    with building(entry) as folder:
+        (folder / "count.txt").write_text(str(total), encoding="ascii")
+    return total
+
+
+def split(
+    source: TextSource,
+    *fractions: float,
+    names: Sequence[str] = ("validation",),
+    at_start: str | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> list[Part]:
+    """Cut shares from a source, one after the other: what is left, then the parts, the last one cut first.
+
+    Each fraction is a share of what the ones before it have left, by characters of a stream or else by documents. It
+    is taken from the end, or from the start for the one of that name. `names` say what the parts are for.
+    """
+    first, last = 0, count(source, cache=cache, progress=progress)
+    parts: list[Part] = []
+    for fraction, name in zip(fractions, names, strict=True):
+        size = last - first
+        kept = int(size * (1 - Fraction(str(fraction))))  # exact, where 1 - 0.9 in floating point is less than 0.1
+        if not 0 < kept < size:
+            what = "characters" if source.unit == "stream" else "documents"
+            raise DataError(
+                f"{source.spec!r} has {size} {what}: too few to cut off {fraction:g} for {name}; give {name} data"
+            )
+        if name == at_start:
+            parts.insert(0, Part(first, last - kept))
+            first = last - kept
+        else:
+            parts.insert(0, Part(first + kept, last))
+            last = first + kept
+    return [Part(first, last), *parts]
+
+
+# Sources of pairs
+
+
+Split = Literal["validation", "test"]
+
+
+class Pair(NamedTuple):
+    """A source and its translation, or anything else that both of them have one of."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSource(ABC):
+    """A spec of parallel data that has been understood."""
+
+    spec: str  # what a reader knows it by
+
+    @abstractmethod
+    def identity(self) -> tuple[object, ...]:
+        """Plain values that change whenever the pairs do, found without reading them if possible."""
+
+    @abstractmethod
+    def origins(self) -> frozenset[str]:
+        """Names of what the pairs come from, by which two sources can be seen to overlap."""
+
+    @abstractmethod
+    def pairs(self) -> Iterator[Pair]:
+        """Every pair as it stands, those with an empty side too."""
+
+    @property
+    def languages(self) -> Pair:
+        """The codes of both languages, each empty where nothing tells."""
+        return Pair("", "")
+
+    def held_out(self, split: Split) -> PairSource | None:
+        """The validation or test data that comes with this training data, if it does."""
+        return None

@@ -26,7 +26,7 @@ from chainrule.types import Batch, Sequences
 Ids = npt.NDArray[np.int64]
 
 
-class Pair(NamedTuple):
+class CorruptedPair(NamedTuple):
     """A text with gaps, and what belongs in them."""
 
     source: Ids
@@ -58,14 +58,14 @@ class Corruption:
         starts = np.cumsum(outside[:-1]) - 1 + np.cumsum(inside) - inside
         return [slice(start, start + size) for start, size in zip(starts.tolist(), inside.tolist(), strict=True)]
 
-    def corrupt(self, text: npt.ArrayLike, key: int) -> Pair:
+    def corrupt(self, text: npt.ArrayLike, key: int) -> CorruptedPair:
         """Cut spans out of a text; an EOS at its end is left there."""
         ids = np.asarray(text, dtype=np.int64)
         if len(ids) and ids[-1] == self.eos:
             ids = ids[:-1]
         spans = self.spans(len(ids), key)
         kept = [ids[begin:end] for begin, end in _between(spans, len(ids))]
-        return Pair(self.source(kept), self.target([ids[span] for span in spans]))
+        return CorruptedPair(self.source(kept), self.target([ids[span] for span in spans]))
 
     def source(self, parts: Sequence[npt.ArrayLike]) -> Ids:
         """Parts of a text with a gap between each and the next."""
@@ -83,13 +83,13 @@ class Corruption:
         pieces = [piece for sentinel, span in zip(self.sentinels, spans, strict=False) for piece in ([sentinel], span)]
         return _joined([*pieces, [self.eos]])
 
-    def restore(self, pair: Pair) -> Ids:
+    def restore(self, pair: CorruptedPair) -> Ids:
         """The text that was corrupted."""
         first, *parts = self._cut_up(pair.source)
         pieces = [piece for span, part in zip(self.spans_of(pair), parts, strict=True) for piece in (span, part)]
         return _joined([first, *pieces])
 
-    def spans_of(self, pair: Pair) -> list[Ids]:
+    def spans_of(self, pair: CorruptedPair) -> list[Ids]:
         """What was cut out."""
         return self._cut_up(pair.target)[1:]
 
@@ -137,7 +137,7 @@ class Corrupted(Feed[Batch]):
         pairs = [self._pair(rows, position, row) for row in self._share(len(rows.ids)).tolist()]
         return Batch(Sequences.pack([pair.target for pair in pairs]), Sequences.pack([pair.source for pair in pairs]))
 
-    def _pair(self, rows: Sequences, position: Position, row: int) -> Pair:
+    def _pair(self, rows: Sequences, position: Position, row: int) -> CorruptedPair:
         text = rows.ids[row, : int(rows.lengths[row])]
         key = draw(self.seed, position.epoch, f"spans of row {row} in batch {position.index}")
         return self.corruption.corrupt(text.numpy(), key)

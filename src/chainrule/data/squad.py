@@ -27,7 +27,7 @@ from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer, train_tokenizer
 
 WORD = re.compile(r"\w+|[^\w\s]")
-CONTEXTS_HELD, WORDS_HELD = 1 << 10, 1 << 18  # by a `Cutter`, so as not to cut them again
+CONTEXTS_HELD, WORDS_HELD = 1 << 10, 1 << 18  # by a `PassageCutter`, so as not to cut them again
 NOT_HERE = (0, 0)  # the target where a passage holds no answer
 
 
@@ -113,7 +113,7 @@ def _text(entry: Any, name: str, where: str) -> str:
     return found
 
 
-class Token(NamedTuple):
+class TokenSpan(NamedTuple):
     """A token and the stretch of the text that its word is."""
 
     id: int
@@ -125,7 +125,7 @@ class Passage(NamedTuple):
     """A part of a context."""
 
     context: str
-    tokens: tuple[Token, ...]
+    tokens: tuple[TokenSpan, ...]
 
     def place(self, answer: Answer) -> tuple[int, int] | None:
         """The target that stands for an answer, first and last token counted from 1; None unless all of it is here."""
@@ -143,7 +143,7 @@ class Passage(NamedTuple):
         return self.context[self.tokens[first - 1].begin : self.tokens[last - 1].end]
 
 
-class Cutter:
+class PassageCutter:
     """Cuts texts into tokens that know their place, and contexts into passages."""
 
     def __init__(self, tokenizer: Tokenizer, *, length: int, stride: int) -> None:
@@ -151,7 +151,7 @@ class Cutter:
         self._known: dict[str, list[int]] = {}  # the tokens of each word
         self._passages: dict[str, list[Passage]] = {}
 
-    def tokens(self, text: str) -> list[Token]:
+    def tokens(self, text: str) -> list[TokenSpan]:
         """Word by word, so that the place of every token is known; [UNK] stands for a word, too."""
         found = []
         for match in WORD.finditer(text):
@@ -160,7 +160,7 @@ class Cutter:
                 if len(self._known) == WORDS_HELD:
                     self._known.clear()
                 self._known[word] = self.tokenizer.encode(word).tolist()
-            found += [Token(token, *match.span()) for token in self._known[word]]
+            found += [TokenSpan(token, *match.span()) for token in self._known[word]]
         return found
 
     def passages(self, context: str) -> list[Passage]:
@@ -183,7 +183,7 @@ class PreparedQuestions(NamedTuple):
     """All that training reads, and the questions themselves to measure it by."""
 
     tokenizer: Tokenizer
-    cutter: Cutter
+    cutter: PassageCutter
     train: PairedCorpus
     held_out: dict[str, PairedCorpus]
     questions: dict[str, list[Question]]  # of the held-out splits
@@ -205,7 +205,7 @@ def prepare_squad(
         tokenizer = train_tokenizer(
             tokenizer_spec, lambda: (" ".join(WORD.findall(text)) for text in dict.fromkeys(texts))
         )
-    cutter = Cutter(tokenizer, length=config.passage, stride=config.passage_stride)
+    cutter = PassageCutter(tokenizer, length=config.passage, stride=config.passage_stride)
     encoded = {
         split: encode_questions(questions, cutter, negatives=config.negatives, seed=seed)
         for split, questions in examples.items()
@@ -221,7 +221,9 @@ def prepare_squad(
     )
 
 
-def encode_questions(questions: Sequence[Question], cutter: Cutter, *, negatives: int, seed: int) -> PairedCorpus:
+def encode_questions(
+    questions: Sequence[Question], cutter: PassageCutter, *, negatives: int, seed: int
+) -> PairedCorpus:
     """Questions with passages as sources, places as targets."""
     chosen = list(chosen_passages(questions, cutter, negatives=negatives, seed=seed))
     if not chosen:
@@ -231,7 +233,7 @@ def encode_questions(questions: Sequence[Question], cutter: Cutter, *, negatives
 
 
 def chosen_passages(
-    questions: Sequence[Question], cutter: Cutter, *, negatives: int, seed: int
+    questions: Sequence[Question], cutter: PassageCutter, *, negatives: int, seed: int
 ) -> Iterator[tuple[list[int], tuple[int, int]]]:
     """Sources and targets: all passages with the answer, and some without it, drawn by the seed."""
     chance = random.Random(seed)

@@ -22,7 +22,7 @@ from chainrule.data.builtin import open_builtin
 from chainrule.data.compression import COMPRESSED, open_bytes
 from chainrule.data.hub import is_saved_dataset, open_hub, open_saved
 from chainrule.data.records import JSON_LINES, read_json_lines, read_parquet
-from chainrule.data.source import LONGEST_LINE, Source, Unit, cut, normalisation_of
+from chainrule.data.source import LONGEST_LINE, TextSource, Unit, cut, normalisation_of
 from chainrule.errors import DataError
 
 CHUNK = 1 << 20  # bytes read at a time
@@ -30,7 +30,7 @@ SPOOLED = "standard input"  # the name of a temporary file that holds what came 
 SAMPLE = 1 << 13  # bytes that tell a text file in a folder from a binary one
 
 
-def open_source(spec: str, config: DataConfig) -> Source:
+def open_source(spec: str, config: DataConfig) -> TextSource:
     """Understand a data spec: a path, folder, glob, '-', builtin:NAME or hub:NAME[:CONFIG[:SPLIT]]."""
     unit: Unit | None = None if config.unit == "auto" else config.unit
     normalisation = normalisation_of(config)
@@ -62,7 +62,7 @@ def open_source(spec: str, config: DataConfig) -> Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileSource(Source):
+class FileSource(TextSource):
     """One or more files, in order, all of text or all of records."""
 
     files: tuple[Path, ...]
@@ -160,6 +160,26 @@ def read_lines(path: Path) -> Iterator[str]:
                 )
             if line:
                 yield line
+
+
+def read_every_line(path: Path) -> Iterator[str]:
+    """Each line without its end, empty ones too: strict UTF-8, a byte order mark at the start dropped."""
+    number = 0
+    with open_bytes(path) as file:
+        while line := file.readline(LONGEST_LINE):
+            number += 1
+            where = f"line {number:,} of {str(path)!r}"
+            if len(line) == LONGEST_LINE:
+                raise DataError(f"{where} is longer than 8 MiB; give one sentence a line")
+            if 0 in line:
+                raise DataError(f"{where} is not text: it holds a NUL byte; give a text file")
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{where} is not UTF-8 text: {error.reason}; convert the file, e.g. with iconv -f LATIN1 -t UTF-8"
+                ) from None
+            yield text.removesuffix("\n")
 
 
 def find_files(spec: str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.data.counting import Progress
 from chainrule.errors import ConfigError
 from chainrule.families import build
 from chainrule.features import Pretrained
@@ -27,7 +26,7 @@ from chainrule.interface.capabilities import Embedder, Layered
 from chainrule.interface.conditional import TranslationConfig
 from chainrule.nn.layers import ScalarMix, rms_norm
 from chainrule.nn.tokens import TokenReadout
-from chainrule.types import Sequences
+from chainrule.types import Progress, Sequences
 
 EncoderName: TypeAlias = Literal["words", "attentive_conv", "pretrained", "run"]
 

@@ -9,14 +9,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from chainrule.data.counting import Progress
 from chainrule.errors import ConfigError, RunError
 from chainrule.features.folders import folder_fingerprint, read_config
 from chainrule.features.stored import Row, Stored, store
 from chainrule.features.weights import read_pretrained
 from chainrule.nn.pretrained import Bert, Reader
 from chainrule.tokenizers.huggingface import HuggingFace
-from chainrule.types import Sequences
+from chainrule.types import Progress, Sequences
 
 BERT_FIRST = "[CLS]"
 

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from chainrule.data.cache import building, cache_root, find, fingerprint
-from chainrule.data.counting import Progress
 from chainrule.errors import DataError
-from chainrule.types import Sequences
+from chainrule.types import Progress, Sequences
 
 TOKENS_AT_ONCE = 4096  # that the model reads, padding included
 

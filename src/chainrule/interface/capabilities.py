@@ -23,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from chainrule.data.counting import Progress
 from chainrule.interface.base import AutoregressiveModel
-from chainrule.types import Sequences, State
+from chainrule.types import Progress, Sequences, State
 
 TokenIds: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
 TokenPairs: TypeAlias = Iterable[tuple[TokenIds, TokenIds]]

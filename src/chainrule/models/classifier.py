@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.data.counting import Progress
 from chainrule.features.encoders import EncoderConfig, build_encoder, completed
 from chainrule.features.stored import Row
 from chainrule.interface.base import Advance, Table, TabledReadout
@@ -19,7 +18,7 @@ from chainrule.interface.capabilities import FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, HasAttention
 from chainrule.nn.attention import AttentionPooling
 from chainrule.nn.dropout import Dropout
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Batch, Progress, Sequences, State
 
 
 class ClassifierConfig(EncoderConfig):

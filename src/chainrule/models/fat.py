@@ -37,7 +37,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import Settings
-from chainrule.data.counting import Progress
 from chainrule.errors import ConfigError
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Directed, FitsStatistics, TokenPairs
@@ -51,7 +50,7 @@ from chainrule.nn.scan import scan
 from chainrule.nn.shortlist import Shortlist, Shortlisted, Shortlists, partners_of
 from chainrule.nn.single_row import Array
 from chainrule.nn.tokens import PairTable, TokenReadout
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Batch, Progress, Sequences, State
 
 
 class SkipConfig(Settings):

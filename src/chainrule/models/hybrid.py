@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.data.counting import Progress
 from chainrule.features import Pretrained
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import BlockPredictor, Branched, FitsStatistics, Lookahead, TokenPairs
@@ -24,7 +23,7 @@ from chainrule.nn.layers import Projection
 from chainrule.nn.recurrent import LayerState
 from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
 from chainrule.nn.tokens import PairTable, TokenTable
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Batch, Progress, Sequences, State
 
 GammaName: TypeAlias = Literal["fixed", "learned", "gated"]
 

@@ -44,7 +44,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import Settings
-from chainrule.data.counting import Progress
 from chainrule.interface.base import readable
 from chainrule.interface.capabilities import FitsStatistics, TokenIds, TokenPairs
 from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput, require_one_pass
@@ -54,7 +53,7 @@ from chainrule.nn.attention import padding_bias
 from chainrule.nn.ctc import FrameCandidates, FrameRatio, FusionWeights, Lattice, collapse, prefix_beam_search
 from chainrule.nn.layers import input_projection
 from chainrule.nn.tokens import PairTable, lowest
-from chainrule.types import Batch, Sequences, length_mask, map_state
+from chainrule.types import Batch, Progress, Sequences, length_mask, map_state
 
 BEAM = 5  # default beam width with shallow fusion
 CANDIDATE_MARGIN = -3.5  # a token is a candidate in a frame if its log-probability is at most this far below the best

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.data.counting import Progress
 from chainrule.features.encoders import EncoderConfig, build_encoder, completed
 from chainrule.features.stored import Row
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
@@ -21,7 +20,7 @@ from chainrule.interface.conditional import Conditional
 from chainrule.nn.attention import AttentionPooling
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
-from chainrule.types import Batch, Sequences, State, length_mask
+from chainrule.types import Batch, Progress, Sequences, State, length_mask
 
 IMPOSSIBLE = -1e4
 """A logit whose probability underflows to 0. Finite, so that a target that cannot be has a loss like any other."""

@@ -14,8 +14,8 @@ from chainrule.config import RunConfig
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.squad import (
     Answer,
-    Cutter,
     Passage,
+    PassageCutter,
     PreparedQuestions,
     Question,
     encode_questions,
@@ -67,16 +67,16 @@ class AnswerRun(PredictionRun[SpanReader]):
     model_type = SpanReader
     does = "answers questions"
 
-    def cutter(self) -> Cutter:
+    def cutter(self) -> PassageCutter:
         """Cuts texts into passages as in training."""
         data = self.config.data
-        return Cutter(self.tokenizer, length=data.passage, stride=data.passage_stride)
+        return PassageCutter(self.tokenizer, length=data.passage, stride=data.passage_stride)
 
     def answer(self, question: str, context: str) -> PredictedAnswer:
         """The most probable answer to a question in a text of any length."""
         return self._answer(question, context, self.cutter())
 
-    def _answer(self, question: str, context: str, cutter: Cutter) -> PredictedAnswer:
+    def _answer(self, question: str, context: str, cutter: PassageCutter) -> PredictedAnswer:
         passages = [passage for passage in cutter.passages(context) if passage.tokens]
         if not passages:
             return NO_TEXT

@@ -15,7 +15,6 @@ from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Pairs
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.cleaning import CleaningReport, CleanPairs, sentence
-from chainrule.data.counting import Progress
 from chainrule.data.parallel import (
     SHOWN,
     PairedCorpus,
@@ -42,7 +41,7 @@ from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Record, Reporter
-from chainrule.types import Sequences
+from chainrule.types import Progress, Sequences
 
 VALIDATION_METRICS = ("valid_bleu", "valid_chrf", "valid_exact_match", "bleu_signature")
 

@@ -76,7 +76,7 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         if not self.path.is_dir():
-            raise RunError(f"no run at {str(self.path)!r}; check the path")
+            raise RunError(f"there is no run at {str(self.path)!r}; check the path")
         if not self.exists:
             raise RunError(f"{str(self.path)!r} is not a run folder: it has no config.toml")
         try:
