@@ -1,4 +1,4 @@
-"""The package as a stranger meets it."""
+"""The installed package: public names, lazy imports, the demo and the README."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
-def test_public_names() -> None:
+def test_the_package_exports_its_public_names_only() -> None:
     assert set(dir(chainrule)) == {"Run", "check_model", "load", "mix", "train", "__version__"}
-    for name in dir(chainrule):
-        assert getattr(chainrule, name) is not None
+    for name in set(dir(chainrule)) - {"__version__"}:
+        assert getattr(chainrule, name).__name__ == name
+    assert f'version = "{chainrule.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = chainrule.trian
 
 
 @pytest.mark.parametrize("module", ["chainrule", "chainrule.cli"])
-def test_importing_does_not_wait_for_torch(module: str) -> None:
+def test_importing_does_not_import_torch(module: str) -> None:
     heavy = "{'torch', 'numpy', 'tokenizers', 'sentencepiece', 'datasets'}"
     assert python(f"import sys, {module}; print({heavy} & set(sys.modules))").strip() == "set()"
 
@@ -39,7 +40,7 @@ def test_importing_the_models_does_not_need_an_extra() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(single_families()))
-def test_every_family_says_what_it_is(name: str) -> None:
+def test_every_family_has_a_page_and_a_summary(name: str) -> None:
     page = (ROOT / "docs" / "families" / f"{name.removeprefix('labelled_')}.md").read_text(encoding="utf-8")
     assert "## When to use it" in page
     assert "chainrule train" in page

@@ -1,4 +1,4 @@
-"""Bad input: one clear line on stderr, a status that is not zero, and nothing lost or half written."""
+"""Bad input: one line on stderr, a non-zero exit status, and nothing lost or half written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import Command, Outcome
 
 
 def refused(outcome: Outcome, *words: str) -> None:
-    """One line, no traceback, and the words that help."""
+    """One line without a traceback that contains the given words."""
     assert outcome.code not in (0, None)
     lines = [line for line in outcome.err.splitlines() if line.strip()]
     assert len(lines) == 1, outcome.err
@@ -40,35 +40,37 @@ def train(chainrule: Command, data: object, tmp_path: Path, *words: object, fami
     return outcome
 
 
-def test_a_missing_file(chainrule: Command, tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(chainrule: Command, tmp_path: Path) -> None:
     refused(train(chainrule, tmp_path / "nothing.txt", tmp_path), "nothing.txt")
 
 
-def test_an_empty_file(chainrule: Command, tmp_path: Path) -> None:
+def test_an_empty_file_is_refused(chainrule: Command, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     refused(train(chainrule, tmp_path / "empty.txt", tmp_path), "empty.txt")
 
 
-def test_a_binary_file(chainrule: Command, tmp_path: Path) -> None:
+def test_a_binary_file_is_refused(chainrule: Command, tmp_path: Path) -> None:
     (tmp_path / "photo.txt").write_bytes(bytes(range(256)) * 20)
     refused(train(chainrule, tmp_path / "photo.txt", tmp_path), "photo.txt")
 
 
-def test_a_truncated_archive(chainrule: Command, tmp_path: Path) -> None:
+def test_a_truncated_archive_is_refused(chainrule: Command, tmp_path: Path) -> None:
     (tmp_path / "text.txt.gz").write_bytes(gzip.compress(b"some text " * 1000)[:-20])
     refused(train(chainrule, tmp_path / "text.txt.gz", tmp_path), "text.txt.gz")
 
 
-def test_a_text_shorter_than_the_context(chainrule: Command, tmp_path: Path) -> None:
+def test_a_text_shorter_than_the_context_is_refused(chainrule: Command, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("too short for a context of 256")
     refused(train(chainrule, tmp_path / "short.txt", tmp_path), "27 tokens", "model.context")
 
 
-def test_no_data_at_all(chainrule: Command, tmp_path: Path) -> None:
+def test_training_without_data_is_refused(chainrule: Command, tmp_path: Path) -> None:
     refused(chainrule("train", "gpt", "--out", tmp_path / "new"), "--data")
 
 
-def test_an_unknown_family(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+def test_an_unknown_family_is_refused_with_the_nearest_name(
+    chainrule: Command, text_file: Path, tmp_path: Path
+) -> None:
     refused(train(chainrule, text_file, tmp_path, family="ngramm"), "ngramm", "'ngram'")
 
 
@@ -86,59 +88,61 @@ def test_an_unknown_family(chainrule: Command, text_file: Path, tmp_path: Path) 
         ("nonsense", ["KEY=VALUE"]),
     ],
 )
-def test_a_wrong_setting(chainrule: Command, text_file: Path, tmp_path: Path, setting: str, words: list[str]) -> None:
+def test_a_wrong_setting_is_refused(
+    chainrule: Command, text_file: Path, tmp_path: Path, setting: str, words: list[str]
+) -> None:
     refused(train(chainrule, text_file, tmp_path, "--set", setting), *words)
 
 
-def test_an_unknown_tokenizer(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+def test_an_unknown_tokenizer_is_refused(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
     refused(train(chainrule, text_file, tmp_path, "--tokenizer", "char"), "'chars'")
 
 
-def test_two_budgets(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+def test_two_budgets_are_refused(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
     refused(train(chainrule, text_file, tmp_path, "--minutes", 1), "one budget")
 
 
-def test_a_device_that_is_not_there(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+def test_a_missing_device_is_refused(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
     refused(train(chainrule, text_file, tmp_path, "--device", "tpu9"), "tpu9")
 
 
 @pytest.mark.parametrize("verb", [["score", "--text", "x"], ["generate"], ["verify"], ["info"]])
-def test_a_run_that_is_not_there(chainrule: Command, tmp_path: Path, verb: list[str]) -> None:
+def test_a_missing_run_is_refused(chainrule: Command, tmp_path: Path, verb: list[str]) -> None:
     refused(chainrule(verb[0], tmp_path / "nowhere", *verb[1:]), "nowhere")
 
 
-def test_a_folder_that_is_no_run(chainrule: Command, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(chainrule: Command, tmp_path: Path) -> None:
     refused(chainrule("info", tmp_path), "config.toml")
 
 
-def test_a_run_without_weights_yet(chainrule: Command, run: Path) -> None:
+def test_a_run_without_weights_is_refused(chainrule: Command, run: Path) -> None:
     (run / "model.safetensors").unlink()
     refused(chainrule("info", run), "--resume")
 
 
-def test_truncated_weights(chainrule: Command, run: Path) -> None:
+def test_truncated_weights_are_refused(chainrule: Command, run: Path) -> None:
     weights = run / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     refused(chainrule("score", run, "--text", "x"), "truncated or damaged")
 
 
-def test_a_damaged_config(chainrule: Command, run: Path) -> None:
+def test_a_damaged_config_is_refused(chainrule: Command, run: Path) -> None:
     (run / "config.toml").write_text("family = ")
     refused(chainrule("info", run), "damaged")
 
 
-def test_a_damaged_tokenizer(chainrule: Command, run: Path) -> None:
+def test_a_damaged_tokenizer_is_refused(chainrule: Command, run: Path) -> None:
     (run / "tokenizer.json").write_text('{"format": 1')
     refused(chainrule("info", run), "damaged")
 
 
-def test_weights_of_another_shape(chainrule: Command, run: Path) -> None:
+def test_weights_of_another_shape_are_refused(chainrule: Command, run: Path) -> None:
     config = run / "config.toml"
     config.write_text(config.read_text().replace("width = 16", "width = 32"))
     refused(chainrule("info", run), "do not match")
 
 
-def test_a_run_from_a_newer_version(chainrule: Command, run: Path) -> None:
+def test_a_run_from_a_newer_version_is_refused(chainrule: Command, run: Path) -> None:
     config = run / "config.toml"
     config.write_text(config.read_text().replace("format = 1", "format = 99"))
     refused(chainrule("info", run), "99", "upgrade chainrule")
@@ -156,23 +160,23 @@ def test_an_unseen_character_can_be_scored_and_is_counted(chainrule: Command, ru
     assert "unknown tokens" in chainrule("score", run, "--text", "the 漢字").out
 
 
-def test_nothing_to_score(chainrule: Command, run: Path) -> None:
+def test_scoring_without_text_is_refused(chainrule: Command, run: Path) -> None:
     refused(chainrule("score", run), "either a text or data")
     refused(chainrule("score", run, "--text", ""), "empty")
 
 
-def test_methods_that_exclude_each_other(chainrule: Command, run: Path) -> None:
+def test_decoding_options_that_exclude_each_other_are_refused(chainrule: Command, run: Path) -> None:
     refused(chainrule("generate", run, "--greedy", "--top-k", 3), "--top-k")
     refused(chainrule("generate", run, "--beam", 2, "--temperature", 0.5), "temperature")
     refused(chainrule("generate", run, "--temperature", 0), "temperature")
 
 
-def test_exports_that_have_no_form(chainrule: Command, run: Path, tmp_path: Path) -> None:
+def test_unsupported_exports_are_refused(chainrule: Command, run: Path, tmp_path: Path) -> None:
     refused(chainrule("export", run, "--to", "arpa", "--out", tmp_path / "a"), "ngram")
     refused(chainrule("export", run, "--to", "hf", "--out", tmp_path / "b"), "layout")
 
 
-def test_a_full_disk_keeps_what_was_saved_before(
+def test_a_full_disk_keeps_the_last_checkpoint(
     chainrule: Command, run: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk fills up while a resumed run saves its next state: the old state and weights stay whole."""
@@ -194,7 +198,7 @@ def test_a_full_disk_keeps_what_was_saved_before(
     assert json.loads(chainrule("info", run, "--json").out)["steps"] == 9
 
 
-def test_a_real_full_disk(chainrule: Command, run: Path, tmp_path: Path) -> None:
+def test_dev_full_is_reported_as_a_full_disk(chainrule: Command, run: Path, tmp_path: Path) -> None:
     """/dev/full refuses every write as a full disk would."""
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")

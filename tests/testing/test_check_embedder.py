@@ -54,11 +54,11 @@ class DiffersEachTime(HasAnUnsavedWeight):
 
 
 BUGS = {
-    "vectors_have_the_right_form": Constant,
+    "vectors_have_the_right_shape": Constant,
     "padding_does_not_matter": ReadsThePadding,
-    "rows_do_not_see_each_other": SeesOtherRows,
-    "saving_keeps_every_bit": HasAnUnsavedWeight,
-    "building_twice_gives_one_model": DiffersEachTime,
+    "rows_are_independent": SeesOtherRows,
+    "saving_and_loading_is_bit_exact": HasAnUnsavedWeight,
+    "building_is_deterministic": DiffersEachTime,
 }
 
 

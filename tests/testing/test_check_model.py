@@ -28,9 +28,9 @@ from chainrule.types import Batch, Sequences, State, map_state
 
 APPLIES_TO: dict[str, type] = {
     "no_gradient_reaches_the_future": Trainable,
-    "accumulated_pieces_are_the_big_batch": NeuralModel,
-    "a_resumed_run_is_the_uninterrupted_one": NeuralModel,
-    "observing_in_pieces_is_observing_at_once": CountModel,
+    "gradient_accumulation_equals_the_full_batch": NeuralModel,
+    "resuming_is_bit_exact": NeuralModel,
+    "counting_in_chunks_equals_counting_at_once": CountModel,
     "padding_of_the_source_does_not_matter": Conditional,
     "the_source_matters": Conditional,
 }
@@ -82,8 +82,8 @@ def test_an_exception_must_name_a_check_that_exists(monkeypatch: pytest.MonkeyPa
 def test_a_declared_exception_is_reported_with_its_reason_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     check = "the_source_matters"
     ignoring = BUGS[check]
-    monkeypatch.setattr(IgnoresTheSource, "check_exceptions", {check: "it is a language model in disguise"})
-    expected = ("the source matters", "exception", "it is a language model in disguise")
+    monkeypatch.setattr(IgnoresTheSource, "check_exceptions", {check: "it is a language model that takes a source"})
+    expected = ("the source matters", "exception", "it is a language model that takes a source")
     assert check_model(ignoring, only=check) == [expected]
     assert expected in verify.verify(ignoring())
 
@@ -93,7 +93,7 @@ def test_the_table_of_checks_lists_results_reasons_and_exceptions() -> None:
     assert (ngram.suite, ngram.passed) == ("check_model", "14 of 19")
     assert "2: the model has no source" in ngram.notes
     [classifier] = check_rows("classifier")
-    assert "states can be taken apart: a target is one label" in classifier.notes
+    assert "states can be merged and selected: a target is one label" in classifier.notes
     none, embedder = check_rows("word2vec")
     assert (none.suite, none.passed) == ("check_model", "not applicable")
     assert "no distribution over sequences" in none.notes
@@ -107,7 +107,7 @@ def small_gpt(**changes: Any) -> GPTConfig:
     return GPTConfig(vocabulary=5, layers=1, width=8, heads=2, context=16, **changes)
 
 
-def shaken(model: AutoregressiveModel) -> AutoregressiveModel:
+def perturbed(model: AutoregressiveModel) -> AutoregressiveModel:
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -125,7 +125,7 @@ class Unnormalised(GPT):
         return super().log_prob(batch) + 1e-6
 
 
-class PeeksAtTheNext(GPT):
+class ReadsTheTargetToken(GPT):
     """Reads the token it should predict."""
 
     def hidden(self, batch: Batch) -> Tensor:
@@ -133,7 +133,7 @@ class PeeksAtTheNext(GPT):
         return super().hidden(batch) + 0.1 * super().hidden(Batch(shifted))
 
 
-class MeanOverTime(GPT):
+class NormalisesOverTime(GPT):
     """Normalises over the whole sequence, as a batch norm would."""
 
     def hidden(self, batch: Batch) -> Tensor:
@@ -141,8 +141,8 @@ class MeanOverTime(GPT):
         return hidden - hidden.mean(1, keepdim=True)
 
 
-class ForgetsItsPosition(GPT):
-    """The cache stays one behind."""
+class CachesTheWrongPosition(GPT):
+    """The cached position is one behind."""
 
     def advance(self, tokens: Tensor, state: State) -> Any:
         hidden, after = super().advance(tokens, state)
@@ -154,14 +154,14 @@ class ReadsThePadding(GPT):
         return super().hidden(batch) + batch.target.ids.sum(1)[:, None, None] * 0.01 * batch.target.mask[..., None]
 
 
-class SeesOtherRows(GPT):
+class MixesRows(GPT):
     def hidden(self, batch: Batch) -> Tensor:
         hidden = super().hidden(batch)
         return hidden + 0.01 * hidden.mean(0)
 
 
-class ShuffledMemory(Recurrent):
-    """Keeps the state of all rows in the first."""
+class SharesOneState(Recurrent):
+    """Gives all rows the state of the first."""
 
     def advance(self, tokens: Tensor, state: State) -> Any:
         if len(tokens) > 1:
@@ -169,8 +169,8 @@ class ShuffledMemory(Recurrent):
         return super().advance(tokens, state)
 
 
-class ForgetsWhenSaved(GPT):
-    """Keeps a learned number where the file does not see it."""
+class HasAnUnsavedWeight(GPT):
+    """Has a number that is not in the saved file."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__(config)
@@ -181,27 +181,27 @@ class ForgetsWhenSaved(GPT):
 
 
 class DependsOnTheBatchSize(GPT):
-    """The cached path of many rows differs from that of one: padding bugs look like this."""
+    """The cached path of many rows differs from that of one, as with a padding bug."""
 
     def advance(self, tokens: Tensor, state: State) -> Any:
         hidden, after = super().advance(tokens, state)
         return Advance(hidden * (-1.0 if len(tokens) > 1 else 1.0), after)
 
 
-class LosesTheFirstPiece(NGram):
+class DropsTheCountingState(NGram):
     def observe(self, target: Sequences, state: State | None = None) -> State:
         return super().observe(target, None)
 
 
-class MeanOfItsPiece(GPT):
-    """A loss that is divided inside a piece: the old bug of gradient accumulation."""
+class AveragesWithinAPiece(GPT):
+    """Divides by the size of a piece: the classic bug of gradient accumulation."""
 
     def readout(self, hidden: Tensor) -> Tensor:
         return super().readout(hidden / len(hidden)) if hidden.ndim == 2 else super().readout(hidden)
 
 
-class DrawsFromElsewhere(GPT):
-    """Noise whose source is not saved with the run."""
+class HasAnUnsavedGenerator(GPT):
+    """Draws noise from a generator that is not saved with the run."""
 
     noise = torch.Generator().manual_seed(0)
 
@@ -210,13 +210,13 @@ class DrawsFromElsewhere(GPT):
         return hidden + 0.1 * torch.rand(1, generator=self.noise) if self.training else hidden
 
 
-class AnotherEachTime(GPT):
+class DiffersEachTime(GPT):
     made = 0
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__(config)
-        AnotherEachTime.made += 1
-        self.register_buffer("number", torch.tensor(float(AnotherEachTime.made)))
+        DiffersEachTime.made += 1
+        self.register_buffer("number", torch.tensor(float(DiffersEachTime.made)))
 
     def readout(self, hidden: Tensor) -> Tensor:
         return super().readout(hidden) * self.number
@@ -228,16 +228,16 @@ def small_transformer() -> TransformerConfig:
     )
 
 
-class LooksPastTheEnd(Transformer):
-    """Takes every source to be as long as the longest."""
+class AttendsToPadding(Transformer):
+    """Treats every source as long as the longest."""
 
     def require_source(self, source: Sequences | None) -> Sequences:
         given = super().require_source(source)
         return Sequences.full(given.ids.masked_fill(~given.mask, 0))
 
 
-class StartsAtTheWrongEnd(Seq2Seq):
-    """The backward direction begins in the padding, which is the classic mistake."""
+class ReversesThePadding(Seq2Seq):
+    """The backward direction begins in the padding: the classic mistake."""
 
     def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
         given = self.require_source(source)
@@ -246,14 +246,14 @@ class StartsAtTheWrongEnd(Seq2Seq):
 
 
 class IgnoresTheSource(Seq2Seq):
-    """A language model in disguise."""
+    """A language model that does not read its source."""
 
     def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
         given = self.require_source(source)
         return super().initial(given._replace(ids=torch.zeros_like(given.ids)), batch_size)
 
 
-class SeesOtherSources(Seq2Seq):
+class MixesSources(Seq2Seq):
     """Encodes with the mean of the batch."""
 
     def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
@@ -261,8 +261,8 @@ class SeesOtherSources(Seq2Seq):
         return map_state(lambda tensor: tensor + 0.1 * tensor.mean(0) if tensor.is_floating_point() else tensor, state)
 
 
-class ForgetsTheSource(Seq2Seq):
-    """Looks at it for one chunk only, so that the cached path differs from the whole."""
+class DropsTheSourceState(Seq2Seq):
+    """Reads it for one chunk only, so that cached decoding differs from the full pass."""
 
     def advance(self, tokens: Tensor, state: State) -> Any:
         hidden, after = super().advance(tokens, state)
@@ -274,8 +274,8 @@ def small_seq2seq() -> Seq2SeqConfig:
     return Seq2SeqConfig(vocabulary=5, source_vocabulary=6, layers=1, width=6)
 
 
-class ForgetsTooMuch(GPT):
-    """Takes back twice what it should."""
+class RewindsTooFar(GPT):
+    """Rewinds twice the number of tokens."""
 
     def rewind(self, state: State, counts: Tensor) -> Any:
         kept = super().rewind(state, 2 * counts)
@@ -283,23 +283,23 @@ class ForgetsTooMuch(GPT):
 
 
 BUGS = {
-    "logits_have_the_right_form": lambda: shaken(WrongShape(small_gpt())),
-    "probabilities_sum_to_one": lambda: shaken(Unnormalised(small_gpt())),
-    "the_future_does_not_matter": lambda: shaken(PeeksAtTheNext(small_gpt())),
-    "no_gradient_reaches_the_future": lambda: shaken(MeanOverTime(small_gpt())),
-    "chunks_equal_the_whole": lambda: shaken(ForgetsItsPosition(small_gpt())),
-    "padding_does_not_matter": lambda: shaken(ReadsThePadding(small_gpt())),
-    "rows_do_not_see_each_other": lambda: shaken(SeesOtherRows(small_gpt())),
-    "states_can_be_taken_apart": lambda: shaken(ShuffledMemory(RecurrentConfig(vocabulary=5, width=6))),
-    "saving_keeps_every_bit": lambda: shaken(ForgetsWhenSaved(small_gpt())),
-    "prompts_in_a_batch_are_as_alone": lambda: shaken(DependsOnTheBatchSize(small_gpt())),
-    "observing_in_pieces_is_observing_at_once": lambda: LosesTheFirstPiece(NGramConfig(vocabulary=5, order=3)),
-    "accumulated_pieces_are_the_big_batch": lambda: shaken(MeanOfItsPiece(small_gpt())),
-    "a_resumed_run_is_the_uninterrupted_one": lambda: shaken(DrawsFromElsewhere(small_gpt())),
-    "building_twice_gives_one_model": lambda: shaken(AnotherEachTime(small_gpt())),
-    "padding_of_the_source_does_not_matter": lambda: shaken(LooksPastTheEnd(small_transformer())),
-    "drafts_change_nothing": lambda: shaken(ForgetsTooMuch(small_gpt())),
-    "the_source_matters": lambda: shaken(IgnoresTheSource(small_seq2seq())),
+    "logits_have_the_right_shape": lambda: perturbed(WrongShape(small_gpt())),
+    "probabilities_sum_to_one": lambda: perturbed(Unnormalised(small_gpt())),
+    "predictions_ignore_the_future": lambda: perturbed(ReadsTheTargetToken(small_gpt())),
+    "no_gradient_reaches_the_future": lambda: perturbed(NormalisesOverTime(small_gpt())),
+    "chunked_decoding_equals_the_full_pass": lambda: perturbed(CachesTheWrongPosition(small_gpt())),
+    "padding_does_not_matter": lambda: perturbed(ReadsThePadding(small_gpt())),
+    "rows_are_independent": lambda: perturbed(MixesRows(small_gpt())),
+    "states_can_be_merged_and_selected": lambda: perturbed(SharesOneState(RecurrentConfig(vocabulary=5, width=6))),
+    "saving_and_loading_is_bit_exact": lambda: perturbed(HasAnUnsavedWeight(small_gpt())),
+    "batched_decoding_equals_single_row_decoding": lambda: perturbed(DependsOnTheBatchSize(small_gpt())),
+    "counting_in_chunks_equals_counting_at_once": lambda: DropsTheCountingState(NGramConfig(vocabulary=5, order=3)),
+    "gradient_accumulation_equals_the_full_batch": lambda: perturbed(AveragesWithinAPiece(small_gpt())),
+    "resuming_is_bit_exact": lambda: perturbed(HasAnUnsavedGenerator(small_gpt())),
+    "building_is_deterministic": lambda: perturbed(DiffersEachTime(small_gpt())),
+    "padding_of_the_source_does_not_matter": lambda: perturbed(AttendsToPadding(small_transformer())),
+    "speculative_decoding_is_exact": lambda: perturbed(RewindsTooFar(small_gpt())),
+    "the_source_matters": lambda: perturbed(IgnoresTheSource(small_seq2seq())),
 }
 
 
@@ -312,26 +312,26 @@ def test_check_fails_on_its_bug(check: str) -> None:
 @pytest.mark.parametrize(
     ("model", "check"),
     [
-        (StartsAtTheWrongEnd, "padding_of_the_source_does_not_matter"),
-        (SeesOtherSources, "rows_do_not_see_each_other"),
-        (ForgetsTheSource, "chunks_equal_the_whole"),
+        (ReversesThePadding, "padding_of_the_source_does_not_matter"),
+        (MixesSources, "rows_are_independent"),
+        (DropsTheSourceState, "chunked_decoding_equals_the_full_pass"),
     ],
 )
 def test_check_fails_on_a_bug_about_sources(model: type[Seq2Seq], check: str) -> None:
     with pytest.raises(CheckFailed):
-        check_model(lambda: shaken(model(small_seq2seq())), only=check)
+        check_model(lambda: perturbed(model(small_seq2seq())), only=check)
 
 
-SEARCHES = {"beam_of_one_is_greedy", "beam_of_full_width_is_exhaustive"}
+SEARCHES = {"beam_of_width_one_is_greedy", "beam_of_full_width_is_exhaustive"}
 
 
 @pytest.mark.parametrize("check", sorted(SEARCHES))
-def test_check_fails_on_a_misled_search(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def misled(model: AutoregressiveModel, prompts: Any, **settings: Any) -> list[list[Generation]]:
+def test_search_check_fails_if_beam_search_is_wrong(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(model: AutoregressiveModel, prompts: Any, **settings: Any) -> list[list[Generation]]:
         favourite = int(model.start().logits.argmax())
         return beam_search(model, prompts, suppress=[favourite], **settings)
 
-    monkeypatch.setattr(verify, "beam_search", misled)
+    monkeypatch.setattr(verify, "beam_search", wrong)
     with pytest.raises(CheckFailed):
         check_model(lambda: tiny_model("gpt"), only=check)
 

@@ -1,4 +1,4 @@
-"""Every parallel family passes every check, and the checks can fail: each is shown a model with a bug."""
+"""Every parallel family passes every check, and every check fails on a model with the bug it is there for."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class ReadsThePadding(NonAutoregressive):
         return super().log_prob(batch) - 1e-3 * batch.target.ids.sum(1)
 
 
-class SeesOtherRows(NonAutoregressive):
+class MixesRows(NonAutoregressive):
     def generate(self, source: Sequences, budget: DecodingBudget, **settings: Any) -> list[ParallelOutput]:
         extra = len(source.ids) - 1
         return [one._replace(score=one.score + 1e-3 * extra) for one in super().generate(source, budget, **settings)]
 
 
-class Boasts(NonAutoregressive):
-    """Says that what it writes is likelier than it is."""
+class OverstatesItsLogProb(NonAutoregressive):
+    """Reports a log-probability that is too high."""
 
     def generate(self, source: Sequences, budget: DecodingBudget, **settings: Any) -> list[ParallelOutput]:
         return [one._replace(log_prob=one.log_prob / 100) for one in super().generate(source, budget, **settings)]
 
 
-class WritesWhatItLikes(NonAutoregressive):
+class IgnoresSuppressedTokens(NonAutoregressive):
     def generate(
         self, source: Sequences, budget: DecodingBudget, *, suppress: Sequence[int] = (), **settings: Any
     ) -> list[ParallelOutput]:
@@ -67,8 +67,8 @@ class IgnoresItsSource(NonAutoregressive):
         return super().log_prob(Batch(batch.target, Sequences(batch.source.ids * 0, batch.source.lengths)))
 
 
-class KeepsAThingToItself(NonAutoregressive):
-    """A number that is not saved."""
+class HasAnUnsavedWeight(NonAutoregressive):
+    """Has a number that is not in the saved file."""
 
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__(config)
@@ -78,34 +78,34 @@ class KeepsAThingToItself(NonAutoregressive):
         return super().log_prob(batch) - self.own
 
 
-class MixesUpChances(NonAutoregressive):
+class ShufflesItsNoise(NonAutoregressive):
     """A row has the numbers of another one, and of another one again where the batch is cut."""
 
     def loss(self, batch: Batch, chance: Tensor, *, smoothing: float = 0.0) -> Tensor:
         return super().loss(batch, chance.flip(0), smoothing=smoothing)
 
 
-class HasAnIdleWeight(NonAutoregressive):
+class HasAnUnusedParameter(NonAutoregressive):
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__(config)
         self.idle = torch.nn.Parameter(torch.ones(1))
 
 
 BUGS = {
-    "probabilities_are_at_most_one": Unnormalised,
+    "probabilities_sum_to_at_most_one": Unnormalised,
     "padding_does_not_matter": ReadsThePadding,
-    "rows_do_not_see_each_other": SeesOtherRows,
-    "what_is_written_is_as_likely_as_it_says": Boasts,
-    "suppressed_tokens_are_never_written": WritesWhatItLikes,
+    "rows_are_independent": MixesRows,
+    "reported_log_probs_are_lower_bounds": OverstatesItsLogProb,
+    "suppressed_tokens_are_never_generated": IgnoresSuppressedTokens,
     "the_source_matters": IgnoresItsSource,
-    "saving_keeps_every_bit": KeepsAThingToItself,
-    "accumulated_pieces_are_the_big_batch": MixesUpChances,
-    "every_weight_learns": HasAnIdleWeight,
+    "saving_and_loading_is_bit_exact": HasAnUnsavedWeight,
+    "gradient_accumulation_equals_the_full_batch": ShufflesItsNoise,
+    "every_parameter_has_a_gradient": HasAnUnusedParameter,
 }
 
 
 @pytest.mark.parametrize("check", BUGS)
-def test_a_check_fails_on_the_bug_it_is_there_for(check: str) -> None:
+def test_check_fails_on_its_bug(check: str) -> None:
     def build() -> NonAutoregressive:
         torch.manual_seed(0)
         settings = {"vocabulary": 5, "source_vocabulary": 6, **PARALLEL["nonautoregressive"]["masked"]}
@@ -119,6 +119,6 @@ def test_a_check_fails_on_the_bug_it_is_there_for(check: str) -> None:
         check_parallel(build, only=check)
 
 
-def test_a_user_can_have_a_parallel_run_verified() -> None:
+def test_verify_runs_the_checks_on_a_parallel_model() -> None:
     findings = verify_parallel(tiny_parallel("nonautoregressive"))
     assert {finding.status for finding in findings} == {"passed"}

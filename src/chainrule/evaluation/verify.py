@@ -1,8 +1,8 @@
-"""Can the numbers of a model be trusted? The properties that every autoregressive model must have, as checks.
+"""The properties that every autoregressive model must have, as checks.
 
-Each check takes a `Subject` and raises `CheckFailed` with one sentence, or `NotApplicable` with a reason. They run
+Each check takes a `Subject` and raises `CheckFailed` with one sentence, or `NotApplicable` with a reason. Checks run
 in float64, so that a tolerance of 1e-9 separates a bug from rounding. `chainrule verify RUN` runs them on a user's
-checkpoint; `testing.check_model` runs them, and a few that need a model of their own, on every family.
+checkpoint; `testing.check_model` runs them on every family, with a few more that train a model of their own.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from chainrule.types import Batch, Sequences, State, Step, merge, select
 ModelT = TypeVar("ModelT", bound=Model)
 
 TOLERANCE = 1e-9
-ENUMERATED = 4096  # sequences in a sum over all of them
+ENUMERATED = 4096  # maximum number of sequences in a sum over all of them
 
 
 class CheckFailed(AssertionError):
-    """A property that does not hold."""
+    """The property does not hold."""
 
 
 class NotApplicable(Exception):
-    """A property that the model cannot have or lack."""
+    """The property is not defined for the model."""
 
 
 @dataclass
 class Subject:
-    """A model under test and random sequences to test it on, with sources where it needs some."""
+    """A model under test, and random sequences, with sources if the model needs them."""
 
     model: AutoregressiveModel
     seed: int = 0
@@ -61,7 +61,7 @@ class Subject:
         self.batch = Batch(Sequences(ids, lengths), source).to(self.model.device)
 
     def _sources(self, length: int, random: torch.Generator) -> Sequences:
-        """Sources from the longest down to a single token; their width is not that of any other axis."""
+        """Sources from the maximum length down to one token; their width differs from the size of every other axis."""
         assert isinstance(self.model, Conditional)
         longest = self.model.source_context or self.longest
         width = next(width for width in (7, 6, 5, 3, 2, 1) if width <= longest and width not in (length, self.rows))
@@ -70,7 +70,7 @@ class Subject:
 
     @property
     def full(self) -> Batch:
-        """The same rows without padding; sources stay as they are."""
+        """The same rows without padding, with the same sources."""
         return Batch(Sequences.full(self.batch.target.ids), self.batch.source)
 
     @property
@@ -78,7 +78,7 @@ class Subject:
         return int(self.batch.target.ids.shape[1])
 
     def source(self, rows: Iterable[int]) -> Sequences | None:
-        """The sources of these rows, one of which may be named more than once; None where the model has none."""
+        """The sources of these rows, with repetition; None if the model has no source."""
         source = self.batch.source
         if source is None:
             return None
@@ -106,28 +106,28 @@ def require(condition: bool, message: str) -> None:
 
 def require_close(found: Tensor, expected: Tensor, message: str, tolerance: float = TOLERANCE) -> None:
     require(found.shape == expected.shape, f"{message}: shapes {tuple(found.shape)} and {tuple(expected.shape)}")
-    apart = (found - expected).masked_fill(found == expected, 0.0).abs()  # −∞, what cannot be said, equals itself
+    apart = (found - expected).masked_fill(found == expected, 0.0).abs()  # −∞ (an impossible token) equals itself
     worst = float(apart.max()) if found.numel() else 0.0
-    require(worst <= tolerance, f"{message}: they differ by {worst:.3g}")
+    require(worst <= tolerance, f"{message}: the largest difference is {worst:.3g}")
 
 
 @torch.no_grad()
-def logits_have_the_right_form(subject: Subject) -> None:
-    """(B, T, V), finite, and (B, 1, V) at the start."""
+def logits_have_the_right_shape(subject: Subject) -> None:
+    """(B, T, V) without NaN or +∞, and (B, 1, V) at the start."""
     logits = subject.model.logits(subject.batch)
     require(
         tuple(logits.shape) == (subject.rows, subject.length, subject.model.vocabulary),
         f"logits have the shape {tuple(logits.shape)}",
     )
     real = logits[subject.batch.target.mask]
-    require(bool((real < torch.inf).all()) and not bool(real.isnan().any()), "logits are not numbers")
+    require(bool((real < torch.inf).all()) and not bool(real.isnan().any()), "logits are NaN or +∞")
     first = subject.start(range(3)).logits
-    require(tuple(first.shape) == (3, 1, subject.model.vocabulary), f"start gives the shape {tuple(first.shape)}")
+    require(tuple(first.shape) == (3, 1, subject.model.vocabulary), f"start returns the shape {tuple(first.shape)}")
 
 
 @torch.no_grad()
 def probabilities_sum_to_one(subject: Subject) -> None:
-    """Over every sequence of the greatest length that can be enumerated."""
+    """Sum over all sequences of the greatest length that can be enumerated."""
     model = subject.model
     length = 1
     while model.vocabulary ** (length + 1) <= ENUMERATED and length < subject.length:
@@ -142,8 +142,8 @@ def probabilities_sum_to_one(subject: Subject) -> None:
 
 
 @torch.no_grad()
-def the_future_does_not_matter(subject: Subject) -> None:
-    """Other tokens from t on leave the predictions up to t as they were."""
+def predictions_ignore_the_future(subject: Subject) -> None:
+    """Changing the tokens from t on does not change the predictions up to t."""
     logits = subject.model.logits(subject.full)
     other = (subject.full.target.ids + 1 + subject.ids(subject.rows, subject.length) // 2) % subject.model.vocabulary
     for edge in {0, 1, subject.length // 2, subject.length - 1}:
@@ -154,28 +154,28 @@ def the_future_does_not_matter(subject: Subject) -> None:
 
 
 def no_gradient_reaches_the_future(subject: Subject) -> None:
-    """The prediction at t has no derivative with respect to inputs after t, and some with respect to earlier ones."""
+    """The prediction at t has a zero derivative with respect to inputs after t, and not to all earlier ones."""
     model = subject.model
     with torch.enable_grad(), _Embedded() as inputs:
         logits = model.logits(subject.full)
     if not inputs.found:
-        raise NotApplicable("the model has no embedding to take derivatives by")
+        raise NotApplicable("the model has no embedding to differentiate with respect to")
     middle = subject.length // 2
     gradients = torch.autograd.grad(logits[:, middle].square().sum(), inputs.found, allow_unused=True)
     used = [gradient for gradient in gradients if gradient is not None]
     require(any(bool(gradient.any()) for gradient in used), "no gradient reaches the inputs at all")
-    if subject.batch.source is not None:  # of which every token may be seen
+    if subject.batch.source is not None:  # every source token may be read
         used = [gradient for gradient in used if subject.length in gradient.shape[:-1]]
     for gradient in used:
         if subject.length not in gradient.shape:
-            raise NotApplicable("the model reads in windows that are shorter than the text, so no axis is its time")
-        time = list(gradient.shape).index(subject.length)  # rows differ from it in number, and widths come last
+            raise NotApplicable("the model reads in windows shorter than the text, so no axis is the time of the text")
+        time = list(gradient.shape).index(subject.length)  # the number of rows differs from it, and widths come last
         later = gradient.narrow(time, middle + 1, subject.length - middle - 1)
         require(not bool(later.any()), f"a gradient at {middle} reaches later inputs")
 
 
 class _Embedded(TorchFunctionMode):
-    """Collects what is looked up in an embedding, however the model does it."""
+    """Records the outputs of all embedding lookups."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,12 +189,12 @@ class _Embedded(TorchFunctionMode):
 
 
 @torch.no_grad()
-def chunks_equal_the_whole(subject: Subject) -> None:
-    """`extend` in chunks of any size gives what `logits` gives, and what the reference without a cache gives."""
+def chunked_decoding_equals_the_full_pass(subject: Subject) -> None:
+    """`extend` in chunks of any size equals `logits`, and so does the reference without a cache."""
     whole = subject.model.logits(subject.full)
     ids = subject.full.target.ids[:, :-1]
     for model, name in ((subject.model, "extend"), (Recomputed(subject.model), "the reference")):
-        for rows in (subject.rows, 1):  # a family may go another way for a single row
+        for rows in (subject.rows, 1):  # a family may have a separate path for a single row
             for size in {1, 2, 3, 5, max(1, ids.shape[1])}:
                 step = model.start(subject.source(range(rows)), batch_size=rows)
                 parts = [step.logits]
@@ -202,38 +202,42 @@ def chunks_equal_the_whole(subject: Subject) -> None:
                     step = model.extend(chunk, step.state)
                     parts.append(step.logits)
                 found = torch.cat(parts, dim=1)
-                require_close(found, whole[:rows], f"{name} of {rows} rows in chunks of {size} is not the whole")
+                require_close(
+                    found, whole[:rows], f"{name} of {rows} rows in chunks of {size} differs from the full pass"
+                )
 
 
 @torch.no_grad()
 def padding_does_not_matter(subject: Subject) -> None:
-    """Whatever stands past a row's length, and however much of it, changes nothing."""
+    """Neither the ids past a row's length nor their number change a score."""
     model, (target, source) = subject.model, subject.batch
     expected = model.token_log_probs(subject.batch)
     noise = torch.where(target.mask, target.ids, subject.ids(*target.ids.shape))
     found = model.token_log_probs(Batch(Sequences(noise, target.lengths), source))
-    require_close(found, expected, "what stands in the padding changes the score")
+    require_close(found, expected, "the ids in the padding change the score")
     short = int(target.lengths[-1])
     narrow = Batch(Sequences(target.ids[-1:, :short], target.lengths[-1:]), subject.source([subject.rows - 1]))
     require_close(model.token_log_probs(narrow), expected[-1:, :short], "a row scores differently without its padding")
 
 
 @torch.no_grad()
-def rows_do_not_see_each_other(subject: Subject) -> None:
-    """A row alone scores as in a batch; rows in another order score the same."""
+def rows_are_independent(subject: Subject) -> None:
+    """A single row scores as it does in a batch, and the order of rows does not matter."""
     model, target = subject.model, subject.batch.target
     expected = model.token_log_probs(subject.batch)
     for row in range(subject.rows):
         alone = Batch(Sequences(target.ids[row : row + 1], target.lengths[row : row + 1]), subject.source([row]))
-        require_close(model.token_log_probs(alone), expected[row : row + 1], "a row alone scores differently")
+        require_close(
+            model.token_log_probs(alone), expected[row : row + 1], "a single row scores differently than in a batch"
+        )
     order = torch.arange(subject.rows - 1, -1, -1, device=model.device)
     shuffled = Batch(Sequences(target.ids[order], target.lengths[order]), subject.source(order.tolist()))
     require_close(model.token_log_probs(shuffled), expected[order], "the order of rows changes their scores")
 
 
 @torch.no_grad()
-def states_can_be_taken_apart(subject: Subject) -> None:
-    """Rows that stand at different positions, merged and reordered, go on as each would alone."""
+def states_can_be_merged_and_selected(subject: Subject) -> None:
+    """Rows at different positions, merged and reordered, continue as each does by itself."""
     model = subject.model
     if subject.length < 4:
         raise NotApplicable("the context is too short to hold rows at different positions")
@@ -248,12 +252,12 @@ def states_can_be_taken_apart(subject: Subject) -> None:
         alone.append(model.extend(following[row : row + 1], step.state).logits)
     order = torch.tensor([2, 0, 1, 0], device=model.device)
     together = model.extend(following[order], select(merge(states), order)).logits
-    require_close(together, torch.cat(alone)[order], "rows of a merged state do not go on as each alone")
+    require_close(together, torch.cat(alone)[order], "rows of a merged state do not continue as each does by itself")
 
 
 @torch.no_grad()
-def saving_keeps_every_bit(subject: Subject) -> None:
-    """Weights written and read again give the same predictions to the last bit."""
+def saving_and_loading_is_bit_exact(subject: Subject) -> None:
+    """Weights saved and loaded give the same predictions to the last bit."""
     model = subject.model
     expected = model.logits(subject.batch)
     found = saved_and_read(model, subject.seed).logits(subject.batch)
@@ -261,7 +265,7 @@ def saving_keeps_every_bit(subject: Subject) -> None:
 
 
 def saved_and_read(model: ModelT, seed: int) -> ModelT:
-    """A blank of the same shape and of other numbers, so that only what is read from the file can make it equal."""
+    """A model initialised with another seed, with the weights loaded from a file that `model` was saved to."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 17)
         blank = type(model)(model.config).double().eval()
@@ -272,8 +276,8 @@ def saved_and_read(model: ModelT, seed: int) -> ModelT:
     return blank.to(model.device)
 
 
-def beam_of_one_is_greedy(subject: Subject) -> None:
-    """Beam search that keeps one hypothesis is greedy decoding."""
+def beam_of_width_one_is_greedy(subject: Subject) -> None:
+    """Beam search with one hypothesis is greedy decoding."""
     length = min(6, subject.length)
     prompts = [subject.ids(count, seed=count).tolist() for count in (0, 1, 2)]
     settings = {"length": length, "eos": None, "source": subject.source(range(3))}
@@ -281,11 +285,14 @@ def beam_of_one_is_greedy(subject: Subject) -> None:
     beams = beam_search(subject.model, prompts, width=1, num=1, **settings)  # type: ignore[arg-type]
     for one, (best, *_) in zip(greedy, beams, strict=True):
         require(list(one.ids) == list(best.ids), "a beam of width 1 and greedy decoding differ")
-        require(abs(one.log_prob - best.log_prob) < 1e-6, "a beam of width 1 scores its text differently")
+        require(
+            abs(one.log_prob - best.log_prob) < 1e-6,
+            "a beam of width 1 has another log-probability than greedy decoding",
+        )
 
 
-def prompts_in_a_batch_are_as_alone(subject: Subject) -> None:
-    """Prompts of different lengths decoded together give what each gives alone, sampled or searched."""
+def batched_decoding_equals_single_row_decoding(subject: Subject) -> None:
+    """Prompts of different lengths decoded in one batch give the texts that each gives by itself."""
     length = min(6, subject.length)
     prompts = [subject.ids(count, seed=count).tolist() for count in (2, 0, 3, 1)]
     seeds = [5, 6, 7, 8]
@@ -298,17 +305,22 @@ def prompts_in_a_batch_are_as_alone(subject: Subject) -> None:
         [alone] = generate_tokens(
             subject.model, [prompt], length=length, sampling=sampling, seeds=[seeds[row]], source=own
         )
-        require(list(alone.ids) == list(together[row].ids), "a prompt sampled in a batch gives another text than alone")
+        require(
+            list(alone.ids) == list(together[row].ids), "a prompt sampled in a batch gives another text than by itself"
+        )
         [[searched]] = beam_search(subject.model, [prompt], width=2, length=length, source=own)
-        require(list(searched.ids) == list(beams[row][0].ids), "a prompt searched in a batch gives another text")
+        require(
+            list(searched.ids) == list(beams[row][0].ids),
+            "beam search gives a prompt in a batch another text than by itself",
+        )
 
 
 def beam_of_full_width_is_exhaustive(subject: Subject) -> None:
-    """A beam that can hold every sequence finds the most probable one."""
+    """A beam as wide as the number of sequences finds the most probable one."""
     model = subject.model
     length = min(3, subject.length)
     if model.vocabulary**length > ENUMERATED:
-        raise NotApplicable(f"a vocabulary of {model.vocabulary} has too many sequences to search them all")
+        raise NotApplicable(f"with a vocabulary of {model.vocabulary} there are too many sequences to enumerate")
     width = model.vocabulary**length
     [[best]] = beam_search(model, [[]], width=width, length=length, source=subject.source([1]))
     every = torch.tensor(list(itertools.product(range(model.vocabulary), repeat=length)), device=model.device)
@@ -319,7 +331,7 @@ def beam_of_full_width_is_exhaustive(subject: Subject) -> None:
 
 @torch.no_grad()
 def padding_of_the_source_does_not_matter(subject: Subject) -> None:
-    """Whatever stands past a source's length, and however much of it, changes no prediction."""
+    """Neither the ids past a source's length nor their number change a prediction."""
     model, (target, source) = subject.model, subject.batch
     if not isinstance(model, Conditional) or source is None:
         raise NotApplicable("the model has no source")
@@ -327,7 +339,7 @@ def padding_of_the_source_does_not_matter(subject: Subject) -> None:
     noise = torch.where(source.mask, source.ids, (source.ids + 1) % model.source_vocabulary)
     room = (model.source_context or torch.inf) - source.ids.shape[1]
     wider = F.pad(source.ids, (0, int(min(3, room))))
-    for ids, what in ((noise, "what stands in the padding of a source"), (wider, "more padding of a source")):
+    for ids, what in ((noise, "the padding of a source"), (wider, "more padding of a source")):
         padded = Sequences(ids, source.lengths)
         require_close(model.token_log_probs(Batch(target, padded)), expected, f"{what} changes the score")
         require_close(model.start(padded).logits, first, f"{what} changes the first prediction")
@@ -340,7 +352,7 @@ def padding_of_the_source_does_not_matter(subject: Subject) -> None:
 
 @torch.no_grad()
 def the_source_matters(subject: Subject) -> None:
-    """Another source gives another score, in every row."""
+    """In every row another source gives another score."""
     model, (target, source) = subject.model, subject.batch
     if not isinstance(model, Conditional) or source is None:
         raise NotApplicable("the model has no source")
@@ -349,23 +361,23 @@ def the_source_matters(subject: Subject) -> None:
     other = Sequences((source.ids + 1) % model.source_vocabulary, source.lengths)
     change = model.token_log_probs(Batch(target, other)) - model.token_log_probs(subject.batch)
     for row, most in enumerate(change.abs().amax(1).tolist()):
-        require(most > TOLERANCE, f"another source leaves the score of row {row} as it was")
+        require(most > TOLERANCE, f"another source does not change the score of row {row}")
 
 
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
-        logits_have_the_right_form,
+        logits_have_the_right_shape,
         probabilities_sum_to_one,
-        the_future_does_not_matter,
+        predictions_ignore_the_future,
         no_gradient_reaches_the_future,
-        chunks_equal_the_whole,
+        chunked_decoding_equals_the_full_pass,
         padding_does_not_matter,
-        rows_do_not_see_each_other,
-        states_can_be_taken_apart,
-        saving_keeps_every_bit,
-        beam_of_one_is_greedy,
-        prompts_in_a_batch_are_as_alone,
+        rows_are_independent,
+        states_can_be_merged_and_selected,
+        saving_and_loading_is_bit_exact,
+        beam_of_width_one_is_greedy,
+        batched_decoding_equals_single_row_decoding,
         beam_of_full_width_is_exhaustive,
         padding_of_the_source_does_not_matter,
         the_source_matters,
@@ -374,7 +386,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 class Finding(NamedTuple):
-    """What one check found."""
+    """The result of one check."""
 
     check: str
     status: str  # "passed", "failed", "not applicable" or "exception"
@@ -382,14 +394,14 @@ class Finding(NamedTuple):
 
 
 def verify(model: AutoregressiveModel, *, checks: Mapping[str, Check] = CHECKS, seed: int = 0) -> list[Finding]:
-    """Run every check and tell what each found; none stops the others."""
+    """Run every check and return all results."""
     return findings(checks, lambda: Subject(model, seed=seed), model.check_exceptions)
 
 
 def findings(
     checks: Mapping[str, Callable[[SubjectT], None]], fresh: Callable[[], SubjectT], exceptions: Mapping[str, str]
 ) -> list[Finding]:
-    """What checks find, each with a subject of its own."""
+    """Run each check on a subject of its own; a failure does not stop the others."""
     found = []
     for name, check in checks.items():
         try:

@@ -1,7 +1,7 @@
-"""Can a parallel model be trusted? The properties that every one of them must have, as checks.
+"""The properties that every parallel model must have, as checks.
 
-They run in float64 like those of `verify`, on random weights as well as on a user's checkpoint. Targets end with EOS
-and hold it nowhere else, as all targets in training do.
+They run in float64 like those of `verify`, on random weights and on a user's checkpoint. As in training, targets end
+with EOS and contain it nowhere else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EOS = 0
 
 @dataclass
 class ParallelSubject:
-    """A model under test, and random pairs to test it on: sources from the longest down to a single token."""
+    """A model under test, and random pairs with sources from the maximum length down to one token."""
 
     model: ParallelModel
     seed: int = 0
@@ -58,7 +58,7 @@ class ParallelSubject:
         return self.batch.source
 
     def pairs(self, rows: Iterable[int]) -> Batch:
-        """These rows, one of which may be named more than once."""
+        """These rows, with repetition."""
         chosen = torch.tensor(list(rows), device=self.model.device)
         return Batch(*(Sequences(side.ids[chosen], side.lengths[chosen]) for side in (self.batch.target, self.source)))
 
@@ -75,7 +75,7 @@ ParallelCheck = Callable[[ParallelSubject], None]
 
 
 def require_same(found: list[ParallelOutput], expected: list[ParallelOutput], message: str) -> None:
-    """Equal tokens, and equal numbers but for rounding."""
+    """Equal tokens, and scores equal up to rounding."""
     for one, other in zip(found, expected, strict=True):
         require(one.ids == other.ids, f"{message}: {one.ids} and {other.ids}")
         apart = max(abs(one.log_prob - other.log_prob), abs(one.score - other.score))
@@ -83,8 +83,8 @@ def require_same(found: list[ParallelOutput], expected: list[ParallelOutput], me
 
 
 @torch.no_grad()
-def probabilities_are_at_most_one(subject: ParallelSubject) -> None:
-    """Over every target that can be enumerated, given one source."""
+def probabilities_sum_to_at_most_one(subject: ParallelSubject) -> None:
+    """Sum over all targets that can be enumerated, given one source."""
     model, total, length = subject.model, 0.0, 1
     words = range(1, model.vocabulary)
     while len(words) ** (length - 1) <= ENUMERATED and length <= min(subject.longest, model.context or length):
@@ -99,16 +99,16 @@ def probabilities_are_at_most_one(subject: ParallelSubject) -> None:
 
 @torch.no_grad()
 def padding_does_not_matter(subject: ParallelSubject) -> None:
-    """Whatever stands past the length of a source or a target, and however much of it, changes nothing."""
+    """Neither the ids past the length of a source or target nor their number change a score or an output."""
     model, (target, _), source = subject.model, subject.batch, subject.source
     expected = model.log_prob(subject.batch)
     other = (target.ids + 1) % model.vocabulary
     noisy = Sequences(torch.where(target.mask, target.ids, other), target.lengths)
-    require_close(model.log_prob(Batch(noisy, source)), expected, "what stands in the padding changes the score")
+    require_close(model.log_prob(Batch(noisy, source)), expected, "the ids in the padding change the score")
     noise = torch.where(source.mask, source.ids, (source.ids + 1) % model.source_vocabulary)
     room = (model.source_context or torch.inf) - source.ids.shape[1]
     wider = F.pad(source.ids, (0, int(min(3, room))))
-    for ids, what in ((noise, "what stands in the padding of a source"), (wider, "more padding of a source")):
+    for ids, what in ((noise, "the padding of a source"), (wider, "more padding of a source")):
         padded = Sequences(ids, source.lengths)
         require_close(model.log_prob(Batch(target, padded)), expected, f"{what} changes the score")
         for budget in subject.efforts():
@@ -118,8 +118,8 @@ def padding_does_not_matter(subject: ParallelSubject) -> None:
 
 
 @torch.no_grad()
-def rows_do_not_see_each_other(subject: ParallelSubject) -> None:
-    """A row alone is scored and written as in a batch, in any order of rows."""
+def rows_are_independent(subject: ParallelSubject) -> None:
+    """A single row has the score and output that it has in a batch, in any order of rows."""
     model, expected = subject.model, subject.model.log_prob(subject.batch)
     backwards = list(range(subject.rows - 1, -1, -1))
     for budget in subject.efforts():
@@ -129,19 +129,19 @@ def rows_do_not_see_each_other(subject: ParallelSubject) -> None:
             assert pairs.source is not None
             source = _narrow(pairs.source)
             found = model.log_prob(Batch(_narrow(pairs.target), source))
-            require_close(found, expected[rows], "a row scores differently with other rows beside it")
+            require_close(found, expected[rows], "a row scores differently in another batch")
             again = subject.generate(source, budget)
-            require_same(again, [written[row] for row in rows], "a row is written differently with others beside it")
+            require_same(again, [written[row] for row in rows], "a row has another output in another batch")
 
 
 def _narrow(sequences: Sequences) -> Sequences:
-    """Without columns that are all padding."""
+    """Drop the columns that are padding in every row."""
     return Sequences(sequences.ids[:, : int(sequences.lengths.max())], sequences.lengths)
 
 
 @torch.no_grad()
-def what_is_written_is_as_likely_as_it_says(subject: ParallelSubject) -> None:
-    """In one pass, the choices that were made are among the ways to write the target: it is at least as likely."""
+def reported_log_probs_are_lower_bounds(subject: ParallelSubject) -> None:
+    """In one pass the choices made are one of the alignments of the target, so its log P is at least theirs."""
     for row, written in enumerate(subject.generate(subject.source, DecodingBudget())):
         if not written.ids:
             continue
@@ -152,32 +152,32 @@ def what_is_written_is_as_likely_as_it_says(subject: ParallelSubject) -> None:
 
 
 @torch.no_grad()
-def suppressed_tokens_are_never_written(subject: ParallelSubject) -> None:
-    """Nor any that were likeliest before."""
+def suppressed_tokens_are_never_generated(subject: ParallelSubject) -> None:
+    """Not even those that were generated before they were suppressed."""
     if subject.model.vocabulary < 3:
-        raise NotApplicable("with two tokens there is nothing to choose from")
+        raise NotApplicable("with a vocabulary of two tokens there is no alternative")
     budget = subject.model.default_budget
     written = {token for one in subject.generate(subject.source, budget) for token in one.ids}
     banned = sorted(written)[: subject.model.vocabulary - 1]
     again = subject.model.generate(subject.source, budget, eos=EOS, suppress=banned)
-    require(not any(token in banned for one in again for token in one.ids), "a suppressed token was written")
+    require(not any(token in banned for one in again for token in one.ids), "a suppressed token was generated")
 
 
 @torch.no_grad()
 def the_source_matters(subject: ParallelSubject) -> None:
-    """Another source gives another score, in every row."""
+    """In every row another source gives another score."""
     model, source = subject.model, subject.source
     if model.source_vocabulary == 1:
         raise NotApplicable("with a source vocabulary of one token there is no other source")
     other = Sequences((source.ids + 1) % model.source_vocabulary, source.lengths)
     change = model.log_prob(Batch(subject.batch.target, other)) - model.log_prob(subject.batch)
     for row, nats in enumerate(change.abs().tolist()):
-        require(nats > TOLERANCE, f"another source leaves the score of row {row} as it was")
+        require(nats > TOLERANCE, f"another source does not change the score of row {row}")
 
 
 @torch.no_grad()
-def saving_keeps_every_bit(subject: ParallelSubject) -> None:
-    """Weights written and read again give the same numbers to the last bit."""
+def saving_and_loading_is_bit_exact(subject: ParallelSubject) -> None:
+    """Weights saved and loaded give the same scores and outputs to the last bit."""
     model = subject.model
     expected = model.log_prob(subject.batch)
     blank = saved_and_read(model, subject.seed)
@@ -186,23 +186,25 @@ def saving_keeps_every_bit(subject: ParallelSubject) -> None:
     )
     budget = model.default_budget
     again = blank.generate(subject.source, budget, eos=EOS)
-    require(again == subject.generate(subject.source, budget), "a model that was saved and loaded writes differently")
+    require(
+        again == subject.generate(subject.source, budget), "a model that was saved and loaded generates other targets"
+    )
 
 
 PARALLEL_CHECKS: Mapping[str, ParallelCheck] = {
     check.__name__: check
     for check in (
-        probabilities_are_at_most_one,
+        probabilities_sum_to_at_most_one,
         padding_does_not_matter,
-        rows_do_not_see_each_other,
-        what_is_written_is_as_likely_as_it_says,
-        suppressed_tokens_are_never_written,
+        rows_are_independent,
+        reported_log_probs_are_lower_bounds,
+        suppressed_tokens_are_never_generated,
         the_source_matters,
-        saving_keeps_every_bit,
+        saving_and_loading_is_bit_exact,
     )
 }
 
 
 def verify_parallel(model: ParallelModel, *, seed: int = 0) -> list[Finding]:
-    """Run every check and tell what each found; none stops the others."""
+    """Run every check and return all results."""
     return findings(PARALLEL_CHECKS, lambda: ParallelSubject(model, seed=seed), model.check_exceptions)

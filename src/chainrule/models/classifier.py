@@ -56,7 +56,7 @@ class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
     Config = ClassifierConfig
     task = "labels"
     check_exceptions: ClassVar[Mapping[str, str]] = {
-        "states_can_be_taken_apart": "a target is one label, so there are no rows at different positions to merge"
+        "states_can_be_merged_and_selected": "a target is one label, so rows have no different positions to merge"
     }
     tokenizer = "words"
     recipe: ClassVar[Mapping[str, Any]] = {

@@ -69,7 +69,7 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
     Config = ReaderConfig
     task = "answers"
     check_exceptions: ClassVar[Mapping[str, str]] = {
-        "states_can_be_taken_apart": "a target is two positions, too short for rows at three different positions"
+        "states_can_be_merged_and_selected": "a target is two tokens, too short for rows at three positions"
     }
     tokenizer = "words"
     recipe: ClassVar[Mapping[str, Any]] = {**RECURRENT_RECIPE, "learning_rate": 0.001, "batch_tokens": 4096}

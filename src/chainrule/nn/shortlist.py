@@ -106,7 +106,7 @@ class Shortlisted(Conditional, AutoregressiveModel):
     Config = TranslationConfig
     task = "translation"
     check_exceptions: ClassVar[Mapping[str, str]] = {
-        "saving_keeps_every_bit": "it is never saved: it is derived from a model that is",
+        "saving_and_loading_is_bit_exact": "it is never saved: it is derived from a model that is",
         "the_source_matters": "random targets hold words off the list, whose log-probability is −∞ for either source",
     }
     config: TranslationConfig

@@ -1,4 +1,4 @@
-"""What the tests of a family need, and what the tests of a family outside this package need too."""
+"""Checks of model families, for the families of this package and for those of others."""
 
 from chainrule.testing.checks import check_model
 from chainrule.testing.embedder_checks import check_embedder

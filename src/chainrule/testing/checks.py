@@ -1,4 +1,4 @@
-"""`check_model`: every property that a family must have before it may be called a family.
+"""`check_model`: the properties that every autoregressive family must have.
 
     from chainrule.testing import check_model
     check_model(lambda: MyModel(MyConfig(vocabulary=5, width=8)))
@@ -73,14 +73,14 @@ def run_checks(
 
 
 def all_checks(build: Build) -> dict[str, Check]:
-    """The checks of a finished model, and those that train one of their own."""
+    """The checks of `chainrule verify`, and those that build or train a model of their own."""
     return {
         **CHECKS,
-        "building_twice_gives_one_model": lambda _: building_twice_gives_one_model(build),
-        "observing_in_pieces_is_observing_at_once": lambda _: observing_in_pieces_is_observing_at_once(build),
-        "accumulated_pieces_are_the_big_batch": lambda _: accumulated_pieces_are_the_big_batch(build),
-        "a_resumed_run_is_the_uninterrupted_one": lambda _: a_resumed_run_is_the_uninterrupted_one(build),
-        "drafts_change_nothing": drafts_change_nothing,
+        "building_is_deterministic": lambda _: building_is_deterministic(build),
+        "counting_in_chunks_equals_counting_at_once": lambda _: counting_in_chunks_equals_counting_at_once(build),
+        "gradient_accumulation_equals_the_full_batch": lambda _: gradient_accumulation_equals_the_full_batch(build),
+        "resuming_is_bit_exact": lambda _: resuming_is_bit_exact(build),
+        "speculative_decoding_is_exact": speculative_decoding_is_exact,
     }
 
 
@@ -96,16 +96,16 @@ def float64() -> Iterator[None]:
 
 
 @torch.no_grad()
-def building_twice_gives_one_model(build: Build) -> None:
-    """Otherwise the checks below would compare apples with pears."""
+def building_is_deterministic(build: Build) -> None:
+    """Two calls of `build` return equal models, which the checks that build twice rely on."""
     first, second = Subject(build()), Subject(build())
     found = first.model.logits(first.batch)
-    require(torch.equal(found, second.model.logits(first.batch)), "`build` gives another model the second time")
+    require(torch.equal(found, second.model.logits(first.batch)), "`build` returns another model the second time")
 
 
 @torch.no_grad()
-def observing_in_pieces_is_observing_at_once(build: Build) -> None:
-    """A text may be cut anywhere before it is counted."""
+def counting_in_chunks_equals_counting_at_once(build: Build) -> None:
+    """A text may be split anywhere before it is counted."""
     whole, halves = build(), build()
     if not isinstance(whole, CountModel) or not isinstance(halves, CountModel):
         raise NotApplicable("the model does not learn by counting")
@@ -117,10 +117,10 @@ def observing_in_pieces_is_observing_at_once(build: Build) -> None:
         state = halves.observe(Sequences.full(piece), state)
     halves.estimate()
     batch = Subject(build()).batch
-    require_close(halves.logits(batch), whole.logits(batch), "counting in pieces differs from counting at once")
+    require_close(halves.logits(batch), whole.logits(batch), "counting in chunks differs from counting at once")
 
 
-def drafts_change_nothing(subject: Subject) -> None:
+def speculative_decoding_is_exact(subject: Subject) -> None:
     """Speculative decoding writes what plain decoding writes, whether the guesses are all right or mostly wrong."""
     model = subject.model
     prompts = [subject.ids(count, seed=count).tolist() for count in (2, 0, 3, 1)]
@@ -136,8 +136,8 @@ def drafts_change_nothing(subject: Subject) -> None:
                 require(abs(one.log_prob - other.log_prob) < 1e-6, "a drafted text has another log-probability")
 
 
-def accumulated_pieces_are_the_big_batch(build: Build) -> None:
-    """The gradient does not depend on the number of pieces that a batch is computed in."""
+def gradient_accumulation_equals_the_full_batch(build: Build) -> None:
+    """The gradient does not depend on the number of accumulation steps."""
     gradients = []
     for pieces in (1, 3):
         model = build()
@@ -149,16 +149,16 @@ def accumulated_pieces_are_the_big_batch(build: Build) -> None:
         batch = Batch(Sequences(ids, torch.tensor([8, 3, 5, 1, 8]).clamp(max=length)), random_source(model, rows=5))
         WholeSequences(model, Likelihood(), pieces=pieces).gradient(batch)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    require_close(gradients[1], gradients[0], "a batch in pieces has another gradient than the batch at once")
+    require_close(gradients[1], gradients[0], "an accumulated gradient differs from that of the full batch")
 
 
-def a_resumed_run_is_the_uninterrupted_one(build: Build) -> None:
-    """Six steps, and three steps saved and followed by three more, end in the same bits."""
+def resuming_is_bit_exact(build: Build) -> None:
+    """Six steps end in the same bits as three steps, a checkpoint, and three more."""
     resume_exactly(lambda folder, steps: _trainer(build(), folder, steps))
 
 
 def resume_exactly(start: Callable[[RunFolder, int], Trainer]) -> None:
-    """... where `start` begins a run of so many steps."""
+    """Compare six steps with three and three more, where `start` creates the trainer of N steps."""
     ends = []
     for stops in ((6,), (3, 6)):
         with tempfile.TemporaryDirectory() as name:
@@ -167,7 +167,7 @@ def resume_exactly(start: Callable[[RunFolder, int], Trainer]) -> None:
                 trainer = start(RunFolder(Path(name)), steps)
                 saved = trainer.folder.last_state()
                 if saved is not None:
-                    torch.manual_seed(99)  # whatever the process did meanwhile must not matter
+                    torch.manual_seed(99)  # the state of the global generator must not matter
                     trainer.restore(saved)
                 trainer.run()
             ends.append(trainer.snapshot().tensors)
@@ -195,7 +195,7 @@ def _trainer(model: AutoregressiveModel, folder: RunFolder, steps: int) -> Train
 
 
 def short_run(model: Trainable, learner: Learner, feed: Feed[Any], folder: RunFolder, steps: int) -> Trainer:
-    """A run with every part of the loop that has a state."""
+    """A trainer with every stateful part of the loop."""
     return Trainer(
         model=model,
         learner=learner,
@@ -210,7 +210,7 @@ def short_run(model: Trainable, learner: Learner, feed: Feed[Any], folder: RunFo
 
 
 class Sourced(Feed[Batch]):
-    """Windows with a random source for every row, the same at the same position."""
+    """Windows with a random source for every row, determined by the position."""
 
     def __init__(self, model: DensityModel, windows: Windows) -> None:
         super().__init__(windows.seed, windows.rank, windows.world)
@@ -228,7 +228,7 @@ class Sourced(Feed[Batch]):
 
 
 def random_source(model: DensityModel, rows: int, seed: int = 0) -> Sequences | None:
-    """Sources of one token and more, for a model that needs them."""
+    """Random sources of one token and more; None if the model has no source."""
     if not isinstance(model, Conditional):
         return None
     random = torch.Generator().manual_seed(seed)

@@ -46,18 +46,18 @@ def check_embedder(build: Build, *, only: str | None = None) -> list[Finding]:
 
 def all_embedder_checks(build: Build) -> Mapping[str, Callable[[EmbedderSubject], None]]:
     return {
-        "building_twice_gives_one_model": lambda _: building_twice_gives_one_model(build),
+        "building_is_deterministic": lambda _: building_is_deterministic(build),
         **{check.__name__: check for check in CHECKS},
     }
 
 
-def building_twice_gives_one_model(build: Build) -> None:
+def building_is_deterministic(build: Build) -> None:
     first, second = EmbedderSubject(build()), EmbedderSubject(build())
     found = second.embed(first.texts)
     require(torch.equal(first.embed(first.texts), found), "`build` returns another model the second time")
 
 
-def vectors_have_the_right_form(subject: EmbedderSubject) -> None:
+def vectors_have_the_right_shape(subject: EmbedderSubject) -> None:
     """(B, T, D), finite, and not the same for every token."""
     vectors = subject.embed(subject.texts)
     expected = (*subject.texts.ids.shape, cast(Embedder, subject.model).embedding_width)
@@ -76,7 +76,7 @@ def padding_does_not_matter(subject: EmbedderSubject) -> None:
     require_close(wider[:, :-1], expected, "more padding changes a vector")
 
 
-def rows_do_not_see_each_other(subject: EmbedderSubject) -> None:
+def rows_are_independent(subject: EmbedderSubject) -> None:
     """A text has the same vectors by itself, without padding, as in a batch."""
     expected = subject.embed(subject.texts)
     for row, length in enumerate(subject.texts.lengths.tolist()):
@@ -84,15 +84,15 @@ def rows_do_not_see_each_other(subject: EmbedderSubject) -> None:
         require_close(subject.embed(single)[0], expected[row, :length], "a text by itself has other vectors")
 
 
-def saving_keeps_every_bit(subject: EmbedderSubject) -> None:
+def saving_and_loading_is_bit_exact(subject: EmbedderSubject) -> None:
     """Weights saved and loaded again give the same vectors to the last bit."""
     found = subject.embed(subject.texts, saved_and_read(subject.model, seed=0))
     require(torch.equal(found, subject.embed(subject.texts)), "a model that was saved and loaded gives other vectors")
 
 
 CHECKS: tuple[Callable[[EmbedderSubject], None], ...] = (
-    vectors_have_the_right_form,
+    vectors_have_the_right_shape,
     padding_does_not_matter,
-    rows_do_not_see_each_other,
-    saving_keeps_every_bit,
+    rows_are_independent,
+    saving_and_loading_is_bit_exact,
 )

@@ -1,4 +1,4 @@
-"""`check_parallel`: every property that a family must have that writes all tokens at once.
+"""`check_parallel`: the properties that every family must have that generates all tokens in parallel.
 
 from chainrule.testing import check_parallel
 check_parallel(lambda: MyModel(MyConfig(vocabulary=5, source_vocabulary=6, width=8)))
@@ -30,39 +30,37 @@ def check_parallel(build: Build, *, only: str | None = None) -> list[Finding]:
 
 
 def all_parallel_checks(build: Build) -> dict[str, ParallelCheck]:
-    """The checks of a finished model, and those that train one of their own."""
+    """The checks of `chainrule verify`, and those that build or train a model of their own."""
     return {
         **PARALLEL_CHECKS,
-        "building_twice_gives_one_model": lambda _: building_twice_gives_one_model(build),
-        "accumulated_pieces_are_the_big_batch": lambda _: accumulated_pieces_are_the_big_batch(build),
-        "every_weight_learns": lambda _: every_weight_learns(build),
-        "a_resumed_run_is_the_uninterrupted_one": lambda _: resume_exactly(
-            lambda folder, steps: _trainer(build(), folder, steps)
-        ),
+        "building_is_deterministic": lambda _: building_is_deterministic(build),
+        "gradient_accumulation_equals_the_full_batch": lambda _: gradient_accumulation_equals_the_full_batch(build),
+        "every_parameter_has_a_gradient": lambda _: every_parameter_has_a_gradient(build),
+        "resuming_is_bit_exact": lambda _: resume_exactly(lambda folder, steps: _trainer(build(), folder, steps)),
     }
 
 
 @torch.no_grad()
-def building_twice_gives_one_model(build: Build) -> None:
-    """Otherwise the checks below would compare apples with pears."""
+def building_is_deterministic(build: Build) -> None:
+    """Two calls of `build` return equal models, which the checks that build twice rely on."""
     first, second = ParallelSubject(build()), ParallelSubject(build())
     found = first.model.log_prob(first.batch)
-    require(torch.equal(found, second.model.log_prob(first.batch)), "`build` gives another model the second time")
+    require(torch.equal(found, second.model.log_prob(first.batch)), "`build` returns another model the second time")
 
 
-def accumulated_pieces_are_the_big_batch(build: Build) -> None:
-    """The gradient does not depend on the number of pieces that a batch is computed in."""
+def gradient_accumulation_equals_the_full_batch(build: Build) -> None:
+    """The gradient does not depend on the number of accumulation steps."""
     gradients = []
     for pieces in (1, 3):
         subject = ParallelSubject(build())  # in evaluation mode: dropout would draw other masks for other pieces
         torch.manual_seed(5)
         WholeTargets(subject.model, smoothing=0.1, pieces=pieces).gradient(subject.batch)
         gradients.append(torch.cat([p.grad.flatten() for p in subject.model.parameters() if p.grad is not None]))
-    require_close(gradients[1], gradients[0], "a batch in pieces has another gradient than the batch at once")
+    require_close(gradients[1], gradients[0], "an accumulated gradient differs from that of the full batch")
 
 
-def every_weight_learns(build: Build) -> None:
-    """The objective has a gradient for every parameter, and a finite one."""
+def every_parameter_has_a_gradient(build: Build) -> None:
+    """The gradient of the objective is finite and not zero for every parameter."""
     subject = ParallelSubject(build())
     subject.model.train()
     torch.manual_seed(5)

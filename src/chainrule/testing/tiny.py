@@ -1,4 +1,4 @@
-"""A tiny model of every family: small enough to enumerate all that it can say."""
+"""A tiny model of every family, small enough to enumerate its sequences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.types import Sequences
 
 VOCABULARY = 5
-SOURCE_VOCABULARY = 6  # of models that have a source; another number, so that the two cannot be taken for each other
+SOURCE_VOCABULARY = 6  # differs from VOCABULARY, so that the two cannot be confused
 
 _TRANSFORMER = {"encoder_layers": 2, "decoder_layers": 2, "width": 8, "heads": 2, "context": 16}
 _FAT = {
@@ -132,7 +132,7 @@ PARALLEL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "every third": {**_SHORT, "chunk_size": 3, "positions": "rotary"},
     },
 }  # fmt: skip
-"""The same for families that write all tokens at once."""
+"""The same for families that generate all tokens in parallel."""
 
 EMBEDDERS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "word2vec": {"": {"width": 6}},
@@ -164,16 +164,16 @@ COMPOSED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "long": {"model": _PARTS[2], "size": 40},
     },
 }
-"""composite -> variant -> settings. The context is short, so that sliding happens within a check."""
+"""composite -> variant -> settings. The context is short, so that windows slide within a check."""
 
 
 def variants() -> list[tuple[str, str]]:
-    """Every (family, variant); a family that is missing here is an error, not an omission."""
+    """Every (family, variant); a family without a tiny form is an error."""
     return [(name, variant) for name in _families(AutoregressiveModel) for variant in TINY[name]]
 
 
 def parallel_variants() -> list[tuple[str, str]]:
-    """Every (family, variant) of those that write all tokens at once."""
+    """Every (family, variant) of those that generate all tokens in parallel."""
     return [(name, variant) for name in _families(ParallelModel) for variant in PARALLEL[name]]
 
 
@@ -192,14 +192,14 @@ def composed_variants() -> list[tuple[str, str]]:
 
 
 def tiny_model(name: str, variant: str = "", *, seed: int = 0, vocabulary: int = VOCABULARY) -> AutoregressiveModel:
-    """A model with random weights, or random counts; call it under a default dtype of float64 for exact checks."""
+    """A model with random weights or counts; call it under a default dtype of float64 for exact checks."""
     model = _random(name, (COMPOSED if name in COMPOSED else TINY)[name], variant, seed, vocabulary)
     assert isinstance(model, AutoregressiveModel)
     return model
 
 
 def tiny_parallel(name: str, variant: str = "", *, seed: int = 0, vocabulary: int = VOCABULARY) -> ParallelModel:
-    """The same for a family that writes all tokens at once."""
+    """The same for a family that generates all tokens in parallel."""
     model = _random(name, PARALLEL[name], variant, seed, vocabulary)
     assert isinstance(model, ParallelModel)
     return model
