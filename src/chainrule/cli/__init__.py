@@ -1,4 +1,4 @@
-"""The command line: one file per verb. Heavy imports are made inside the verbs, so that help comes at once."""
+"""The command line: one file per command. Heavy imports are inside the commands, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -35,14 +35,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Sequence models of every family: train them on data of your own, score text, generate text.
+    help="""Train, compare, score and decode autoregressive sequence models, from n-grams to Transformers.
 
-Every model is a factorisation by the chain rule, log P(x) = Σ log P(x_t | x_<t), so all of them answer to the same
-words. A first run, with no data of your own:
+Every model is a factorization by the chain rule, log P(x) = Σ log P(x_t | x_<t), so the same commands work for all
+families. A first run, with built-in data:
 
     chainrule train gpt --data builtin:prose --minutes 2 --out runs/first
     chainrule score runs/first --text "The import statement" --per-token
     chainrule generate runs/first --prompt "The "
+
+Which family is best for your data:
+
+    chainrule compare --data my.txt --minutes 10 --out comparison
 """,
 )
 app.command("compare")(compare.compare)
@@ -65,8 +69,8 @@ app.command("export")(export.export)
 app.command("import")(importing.import_)
 
 
-def version(asked: bool) -> None:
-    if asked:
+def version(requested: bool) -> None:
+    if requested:
         from chainrule import __version__
 
         typer.echo(f"chainrule {__version__}")
@@ -77,15 +81,15 @@ def version(asked: bool) -> None:
 def root(
     version: bool = typer.Option(False, "--version", callback=version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Options that belong to no verb."""
+    """Options of the program itself."""
 
 
 def main() -> None:
-    """The `chainrule` command. A mistake of the user's is one line on stderr and status 2."""
+    """The `chainrule` command. An expected error is one line on stderr and exit status 2."""
     try:
         app()
     except (ChainruleError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader of our output has seen enough
+        if isinstance(error, BrokenPipeError):  # for example, piped into `head`
             sys.stderr.close()
             sys.exit(141)
         errors.print(f"[bold red]error[/bold red] {escape(str(error))}", soft_wrap=True, highlight=False)

@@ -84,8 +84,9 @@ def compare(
 
     Each family is trained in its own process, at a size chosen for the budget. A mixture of the best families is
     fitted as well, on data that is not used for the metrics. The command prints a table of bits per byte with 95 %
-    confidence intervals, size, speed and memory. DIR/report.html adds learning curves, quality against decoding speed,
-    where the models differ, and samples. Ctrl-C stops the comparison; --resume continues it. For example
+    confidence intervals, size, speed and memory. In the output folder, report.html adds learning curves, quality
+    against decoding speed, where the models differ, and samples; results.json has the same values, and runs/ the
+    trained models. Ctrl-C stops the comparison; --resume continues it. For example
 
         chainrule compare --data my.txt --minutes 10 --out comparison
     """

@@ -1,4 +1,4 @@
-"""`chainrule export`: take a run to other tools."""
+"""`chainrule export`: convert a run to the file format of another tool."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import typer
 from chainrule.cli.options import Json, RunPath, open_run, output, print_json
 
 
-class Form(StrEnum):
-    """Forms of other tools that a run can be written in, or read from."""
+class ExchangeFormat(StrEnum):
+    """File formats that runs are exported to and imported from."""
 
     hf = "hf"
     arpa = "arpa"
@@ -22,22 +22,30 @@ class Form(StrEnum):
 def export(
     run: RunPath,
     to: Annotated[
-        Form,
-        typer.Option(help="hf: a Hugging Face folder (gpt, bert); arpa: an n-gram file; word2vec: files of vectors."),
+        ExchangeFormat,
+        typer.Option(
+            help="hf: Hugging Face folder (gpt, bert); arpa: ARPA file (ngram); word2vec: word vectors (word2vec)."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write to.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Write a run in the form of another tool.
+    """Convert a run to the file format of another tool.
 
-    A `gpt` trained with --set model.layout=gpt2 becomes a folder for GPT2LMHeadModel.from_pretrained, a `bert` one for
-    BertForMaskedLM.from_pretrained; an `ngram` becomes DIR/model.arpa, which KenLM and SRILM read; a
-    `word2vec` becomes DIR/vectors.txt and DIR/vectors.bin, which gensim reads.
+    A `gpt` run trained with --set model.layout=gpt2 becomes a folder for GPT2LMHeadModel.from_pretrained, a `bert` run
+    one for BertForMaskedLM.from_pretrained. An `ngram` run becomes model.arpa, for KenLM and SRILM. A `word2vec` run
+    becomes vectors.txt and vectors.bin, for gensim. The command prints the files that it writes. For example
+
+        chainrule export runs/ngram --to arpa --out exported
     """
     from chainrule.interop.exchange import export_arpa, export_huggingface, export_word2vec
 
     opened = open_run(run, device="cpu")
-    writers = {Form.hf: export_huggingface, Form.arpa: export_arpa, Form.word2vec: export_word2vec}
+    writers = {
+        ExchangeFormat.hf: export_huggingface,
+        ExchangeFormat.arpa: export_arpa,
+        ExchangeFormat.word2vec: export_word2vec,
+    }
     files = [str(file) for file in writers[to](opened.model, opened.folder.tokenizer(), out)]
     if json:
         print_json(files)

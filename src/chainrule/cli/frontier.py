@@ -85,9 +85,9 @@ def frontier(
         chainrule frontier runs/gpt --data held-out.txt --draft runs/small --out frontier
 
     All methods take turns on the same items, so that other load on the machine affects all of them alike; speeds are
-    medians, speed-ups are relative to the first method of the first run. The command prints a table, and
-    DIR/report.html has charts of the Pareto frontier. A failed measurement is listed with its reason. Ctrl-C stops;
-    the same command continues.
+    medians, speed-ups are relative to the first method of the first run. The command prints a table; in the output
+    folder, report.html has charts of the Pareto frontier and results.json the values. A failed measurement is listed
+    with its reason. Ctrl-C stops; the same command continues.
     """
     from chainrule.frontier.measure import measure_frontier
 

@@ -1,4 +1,4 @@
-"""`chainrule import`: bring a model of another tool."""
+"""`chainrule import`: make a run from a model of another tool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.export import Form
+from chainrule.cli.export import ExchangeFormat
 from chainrule.cli.options import Json, print_json, print_table
 
 
@@ -15,14 +15,19 @@ def import_(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A Hugging Face GPT-2 or BERT folder, an ARPA file or a word2vec file.", show_default=False
+            help="Hugging Face GPT-2 or BERT folder, ARPA file, or word2vec file (text or binary).", show_default=False
         ),
     ],
-    from_: Annotated[Form, typer.Option("--from", help="hf, arpa or word2vec.")],
-    out: Annotated[Path, typer.Option(help="Folder of the new run.", show_default=False)],
+    from_: Annotated[ExchangeFormat, typer.Option("--from", help="File format of the model.")],
+    out: Annotated[Path, typer.Option(help="Run folder to create.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Make a run of a model that another tool has trained, so that it can be scored, sampled and compared."""
+    """Make a run from a model of another tool, ready for score, generate, mix and the other commands.
+
+    For example
+
+        chainrule import gpt2/ --from hf --out runs/gpt2
+    """
     from chainrule.tasks import import_run
 
     about = import_run(path, str(from_), out).info()

@@ -1,4 +1,4 @@
-"""`chainrule info`: what is in this folder?"""
+"""`chainrule info`: describe a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from chainrule.cli.options import Json, RunPath, open_run, print_json, print_sco
 
 
 def info(run: RunPath, json: Json = False) -> None:
-    """Tell what a run is: family, size, vocabulary, data, how long it trained and how it scores."""
+    """Describe a run: family, number of parameters, vocabulary, data, training time and scores.
+
+    For example
+
+        chainrule info runs/first
+    """
     opened = open_run(run, device="cpu")
     about = opened.info()
     if json:

@@ -1,4 +1,4 @@
-"""`chainrule models`: which families there are, and what can be set."""
+"""`chainrule models`: list the families and their settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,20 @@ if TYPE_CHECKING:
 
 def models(
     family: Annotated[
-        str | None, typer.Argument(help="Show the settings of one family instead.", show_default=False)
+        str | None, typer.Argument(metavar="FAMILY", help="Family whose settings to list.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the families: name, task and what each one is. With a FAMILY, list what can be set with --set."""
+    """List the families, or the settings of one FAMILY with their defaults.
+
+    Without an argument, the command prints the name, task and a one-line description of every family. With a FAMILY, it
+    prints what `chainrule train FAMILY --set KEY=VALUE` can set: options of the model, training and data.
+
+    For example
+
+        chainrule models
+        chainrule models gpt
+    """
     from chainrule.families import single_families
 
     if family is not None:
@@ -28,13 +37,13 @@ def models(
     if json:
         print_json(rows)
         return
-    _table(("family", "task", "what it is"), [tuple(row.values()) for row in rows])
-    output.print("\nSettings of one: [bold]chainrule models gpt[/bold]", highlight=False)
-    output.print("Train one: [bold]chainrule train FAMILY --data my.txt --out runs/mine[/bold]", highlight=False)
+    _table(("family", "task", "description"), [tuple(row.values()) for row in rows])
+    output.print("\nSettings of a family: [bold]chainrule models gpt[/bold]", highlight=False)
+    output.print("Train a model: [bold]chainrule train FAMILY --data my.txt --out runs/mine[/bold]", highlight=False)
 
 
 def _settings(name: str, json: bool) -> None:
-    """The model's own settings, those of training with the family's recipe, and those of data."""
+    """Print the settings of the model, of training (with the family's recipe) and of the data."""
     from chainrule.api import recipe
     from chainrule.config import DataConfig, TrainConfig
     from chainrule.families import family
@@ -47,12 +56,12 @@ def _settings(name: str, json: bool) -> None:
     if json:
         print_json([dict(zip(("setting", "default", "description"), row, strict=True)) for row in rows])
     else:
-        _table(("setting", "default", "meaning"), rows)
+        _table(("setting", "default", "description"), rows)
 
 
-def _fields(prefix: str, settings: type[Settings], own: dict[str, Any]) -> list[tuple[str, Any, str]]:
+def _fields(prefix: str, settings: type[Settings], defaults: dict[str, Any]) -> list[tuple[str, Any, str]]:
     return [
-        (f"{prefix}.{name}", own.get(name, field.get_default()), field.description or "")
+        (f"{prefix}.{name}", defaults.get(name, field.get_default()), field.description or "")
         for name, field in settings.model_fields.items()
         if not field.is_required()
     ]

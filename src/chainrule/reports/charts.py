@@ -188,7 +188,7 @@ def quality_speed_chart(
         frame=frame,
         x_ticks=x.ticks(round_powers(low, high, most=frame.ticks), formatting.count),
         y_ticks=y.ticks(round_numbers(bottom, top), formatting.plain),
-        x_title=f"{speed} (log scale), higher is faster",
+        x_title=f"{speed} (log scale)",
         y_title=f"{quality}, {'higher' if higher_is_better else 'lower'} is better",
         marks=[
             Mark(point.name, point.style, *position, point.tip)
