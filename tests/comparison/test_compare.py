@@ -17,10 +17,10 @@ from chainrule.comparison.compare import compare, useful_parts
 from chainrule.comparison.folder import ComparisonFolder
 from chainrule.comparison.plan import dropout_for, make_jobs, parameter_count, split_config, width_for
 from chainrule.comparison.runner import failure_reason
-from chainrule.comparison.task import TextComparison
 from chainrule.errors import ConfigError, RunError
 from chainrule.families import FAMILIES
 from chainrule.tasks import load
+from chainrule.tasks.text import TextComparison
 
 SIZES = {"vocabulary": 65}
 SMALL = ["finite_memory.model.width=16", "recurrent.model.width=16", "recurrent.model.layers=1"]

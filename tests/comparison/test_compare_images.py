@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chainrule.comparison.task import ImageComparison, TextComparison, task_of
+from chainrule.tasks import task_of_data
+from chainrule.tasks.images import ImageComparison
+from chainrule.tasks.text import TextComparison
 
 SMALL = ["pixelcnn.model.layers=1", "pixelcnn.model.width=8", "gpt.model.layers=1", "gpt.model.width=16"]
 
@@ -19,8 +21,8 @@ def test_image_families_are_not_compared_on_text() -> None:
     assert {"pixelcnn", "neighbours"} <= set(ImageComparison.families()) - set(TextComparison.families())
     assert not {"labelled_pixelcnn", "seq2seq"} & set(ImageComparison.families())
     assert ImageComparison.default_families() == ["gpt", "neighbours", "pixelcnn"]
-    assert task_of("builtin:digits") is ImageComparison
-    assert task_of("builtin:prose") is TextComparison
+    assert task_of_data("builtin:digits", "text").comparison is ImageComparison
+    assert task_of_data("builtin:prose", "text").comparison is TextComparison
 
 
 def test_images_are_compared_in_bits_per_dim(tmp_path: Path, chainrule: Any) -> None:

@@ -17,22 +17,28 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from chainrule.comparison.analysis import interval, recommend
+from chainrule.comparison.analysis import analyse, by_position, count_words, interval, recommend
 from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, JobResult
 from chainrule.comparison.plan import ComparisonPlan, chosen_families, chosen_settings, make_plan, split_config
 from chainrule.comparison.report import render, render_curve
-from chainrule.comparison.results import BudgetCurve, ComparisonResults, ComparisonRow, FailedFamily, LearningPoint
+from chainrule.comparison.results import (
+    Analysis,
+    BudgetCurve,
+    ComparisonResults,
+    ComparisonRow,
+    FailedFamily,
+    LearningPoint,
+)
 from chainrule.comparison.runner import JobRunner
-from chainrule.comparison.task import ComparisonTask, SpeedPrompt, task_of
 from chainrule.decoding import Sampling, stream_tokens
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.evaluation.likelihood import Surprisals, summarise, surprisals
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.mixing import mix
-from chainrule.tasks import load
+from chainrule.tasks import load, task_of_data
 from chainrule.tasks.base import parameters
-from chainrule.tasks.sequences import SequenceRun
+from chainrule.tasks.sequences import ComparisonData, SequenceRun, SpeedPrompt
 from chainrule.training.progress import Reporter
 
 DEFAULT_MINUTES = 10.0
@@ -88,7 +94,9 @@ def compare(
     folder = ComparisonFolder(Path(out))
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"--minutes must be positive (got {minutes:g}): no time to train; give at least 1")
-    kind = task_of(data)
+    kind = task_of_data(data, default="text").comparison
+    if kind is None:
+        raise ConfigError(f"{data!r} is data of a task whose families cannot be compared; give text or images")
     names = chosen_families(families, kind)
     chosen = chosen_settings(overrides, names)
     config = split_config(data, valid, test, held_out, chosen.get("data", {}))
@@ -126,7 +134,7 @@ def measure(
     plan: ComparisonPlan,
     finished: Sequence[str],
     failures: Sequence[FailedFamily],
-    task: ComparisonTask,
+    task: ComparisonData,
     listener: ComparisonListener,
 ) -> ComparisonResults:
     """Fit the mixture, then measure and analyse all models."""
@@ -159,7 +167,7 @@ def measure(
         best=rows[0].name,
         recommendation=recommend(rows, nats, task.test.bytes, unit=task.unit),
         protocol=_protocol(plan, task, scored),
-        analysis=task.analyse(nats, [row.name for row in rows if row.kind == "family"][:3]),
+        analysis=_analysis(task, nats, [row.name for row in rows if row.kind == "family"][:3]),
     )
 
 
@@ -169,7 +177,7 @@ def open_run(folder: ComparisonFolder, name: str) -> SequenceRun:
 
 
 def fit_mixture(
-    folder: ComparisonFolder, names: Sequence[str], task: ComparisonTask, listener: ComparisonListener
+    folder: ComparisonFolder, names: Sequence[str], task: ComparisonData, listener: ComparisonListener
 ) -> SequenceRun:
     """The best mixture of the families, its gate fitted on the validation data; a finished one is loaded."""
     if folder.job_result(MIXTURE) is not None:
@@ -231,7 +239,7 @@ def _row(
     name: str,
     run: SequenceRun,
     found: Surprisals,
-    task: ComparisonTask,
+    task: ComparisonData,
     plan: ComparisonPlan,
 ) -> ComparisonRow:
     score = summarise(found, task.test)
@@ -301,7 +309,15 @@ def chosen_model_settings(run: SequenceRun) -> dict[str, Any]:
     return {name: value for name, value in run.config.model.items() if name not in ("vocabulary", "shape")}
 
 
-def _protocol(plan: ComparisonPlan, task: ComparisonTask, scored: Mapping[str, Surprisals]) -> dict[str, Any]:
+def _analysis(task: ComparisonData, nats: Mapping[str, npt.NDArray[np.float32]], leading: Sequence[str]) -> Analysis:
+    """Where the models differ: by position, and in text also by word frequency and in excerpts."""
+    if task.tokenizer is None:
+        return Analysis(by_position=by_position(nats, len(task.test), task.test.offsets), by_frequency=[], excerpts=[])
+    words = count_words(task.train.tokens, task.tokenizer)
+    return analyse(nats, task.test.tokens, task.tokenizer, words, offsets=task.test.offsets, leading=leading)
+
+
+def _protocol(plan: ComparisonPlan, task: ComparisonData, scored: Mapping[str, Surprisals]) -> dict[str, Any]:
     """How the metrics were computed: the data, common to all models, and the scoring protocol of each model."""
     return {
         "training_data": plan.data.train,

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from chainrule.comparison.task import ComparisonTask
 from chainrule.config import DataConfig, Settings, TrainConfig, apply_overrides
 from chainrule.errors import ConfigError, nearest
 from chainrule.families import build, family
 from chainrule.interface.base import CountModel, NeuralModel
+from chainrule.tasks.sequences import ComparisonData
 
 TEST_FRACTION = 0.1  # of the data, for the metrics, unless the user gives a validation or test file
 VALID_FRACTION = 0.05  # of the training data, for early stopping and for fitting mixture gates
@@ -65,7 +65,7 @@ class ComparisonPlan(Settings):
 def make_plan(
     names: Sequence[str],
     *,
-    task: ComparisonTask,
+    task: ComparisonData,
     minutes: float | None,
     tokens: int | None,
     threads: int,
@@ -128,7 +128,7 @@ def chosen_settings(overrides: Sequence[str], names: Sequence[str]) -> dict[str,
     return values
 
 
-def chosen_families(requested: Sequence[str] | None, task: type[ComparisonTask]) -> list[str]:
+def chosen_families(requested: Sequence[str] | None, task: type[ComparisonData]) -> list[str]:
     """The families to compare, in the order of the registry. Raises ConfigError for a name that does not apply."""
     known = task.families()
     for name in requested or ():

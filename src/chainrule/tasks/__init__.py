@@ -27,6 +27,7 @@ __all__ = [
     "parameters",
     "require",
     "run_of",
+    "task_of_data",
     "task_of_family",
 ]
 
@@ -51,11 +52,14 @@ def task_of_family(name: str) -> type[Task]:
     return TASKS[family(name).task]
 
 
+def task_of_data(data: str, default: str) -> type[Task]:
+    """The task that a data spec belongs to, whatever the family; else the default."""
+    return next((task for task in TASKS.values() if task.recognises(data)), TASKS[default])
+
+
 def open_data(config: RunConfig, reporter: Reporter, *, stored: RunFolder | None = None) -> TrainingData[Any, Any]:
     """Read and encode the data of a run; with `stored`, in the vocabularies of that run."""
-    own = task_of_family(config.family)
-    task = next((one for one in TASKS.values() if one.recognises(config.data.train)), own)
-    return task.open(config, reporter, stored)
+    return task_of_data(config.data.train, family(config.family).task).open(config, reporter, stored)
 
 
 def run_of(folder: RunFolder, config: RunConfig, model: Model) -> Run:

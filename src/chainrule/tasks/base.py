@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, cast
 
 import torch
 from typing_extensions import TypeVar
@@ -41,6 +41,9 @@ from chainrule.training.loop import Outcome, trainer_type
 from chainrule.training.progress import Record, Recorder, Reporter
 from chainrule.training.warm_start import WarmStart
 
+if TYPE_CHECKING:
+    from chainrule.tasks.sequences import ComparisonData
+
 VALIDATION_PIECES = 16  # parts of a stream that are validated in parallel during training
 
 ModelT = TypeVar("ModelT", bound=Trainable)
@@ -56,6 +59,7 @@ class Task(ABC):
     """What a model is for. A task is one file of this package and one entry of `TASKS`."""
 
     run: ClassVar[type[Run]]
+    comparison: ClassVar[type[ComparisonData] | None] = None  # if its families can be compared
     missing_data: ClassVar[str]  # error when no training data is given: which forms the task reads
 
     @classmethod

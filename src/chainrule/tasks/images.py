@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -16,21 +17,24 @@ from chainrule.data.corpus import Corpus, Report, token_type
 from chainrule.data.image_files import Pixels, is_images, read_images
 from chainrule.data.images import ImageCorpus, PreparedImages, brightness, encode, prepare_images
 from chainrule.data.parallel import PairedCorpus
+from chainrule.data.pictures import grid, png
 from chainrule.decoding import Sampling, stream_tokens
 from chainrule.errors import ConfigError, DataError, DecodingError, nearest
 from chainrule.evaluation.images import ImageScore
 from chainrule.evaluation.likelihood import Score, score
 from chainrule.families import family as family_named
+from chainrule.families import single_families
 from chainrule.interface.base import AutoregressiveModel, Model, NeuralModel
 from chainrule.interface.conditional import Conditional
 from chainrule.metrics import score_rows
-from chainrule.tasks.base import HeldOut, LikelihoodData, ScoreReport, ScoreRequest, Task, TrainingBatches
-from chainrule.tasks.sequences import SequenceRun, SequenceSplits
+from chainrule.tasks.base import HeldOut, LikelihoodData, ScoreReport, ScoreRequest, Task, TrainingBatches, require
+from chainrule.tasks.sequences import ComparisonData, SequenceRun, SequenceSplits, SpeedPrompt
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Reporter
 from chainrule.types import Sequences
 
+SAMPLE_IMAGES = 12  # of a comparison
 PIXEL_TASKS = ("images", "text", "translation")
 """Tasks whose families can model images: those of text without a label, those of translation with one."""
 
@@ -274,10 +278,55 @@ class ImageData(LikelihoodData[NeuralModel, ImageRun]):
         raise ConfigError("images are read from top left to bottom right; choose a left-to-right model")
 
 
+# Comparison
+
+
+@final
+class ImageComparison(ComparisonData):
+    """Images of one size, as raster sequences of pixel values."""
+
+    task = "images"
+    unit = "dim"
+    neural_cache = None  # recent pixels matter by their position, which a cache ignores
+
+    def __init__(self, config: DataConfig, tokenizer: str, progress: Report) -> None:
+        prepared = prepare_images(config, progress)
+        assert prepared.test is not None
+        self.train, self.valid = prepared.train.target, prepared.valid.target
+        self.test = prepared.test.target
+        self.form, self._config = prepared.form, prepared.config
+        self.vocabulary, self.tokens_per_image = self.form.levels, self.form.size
+
+    @classmethod
+    def families(cls) -> list[str]:
+        return [
+            name
+            for name, kind in single_families().items()
+            if kind.task in ("text", cls.task)
+            and issubclass(kind, AutoregressiveModel)
+            and not issubclass(kind, Conditional)
+        ]
+
+    def data_config(self, config: DataConfig) -> DataConfig:
+        return self._config
+
+    def model_settings(self, name: str) -> Mapping[str, Any]:
+        return image_settings(family_named(name), self.form)
+
+    def speed_prompt(self) -> SpeedPrompt:
+        return SpeedPrompt([], self.form.size)
+
+    def sample(self, run: SequenceRun, seed: int) -> dict[str, str]:
+        drawer = require(run, ImageRun)
+        picture = png(grid(drawer.visible(drawer.draw(SAMPLE_IMAGES, seed=seed)), columns=6))
+        return {"picture": base64.b64encode(picture).decode("ascii")}
+
+
 class ImagesTask(Task):
     """P(x_t | x_<t, label) of pixel values in raster order."""
 
     run = ImageRun
+    comparison = ImageComparison
     missing_data = (
         "no training data was given; name images with --data: idx, .npz, a folder of PNG or JPEG, or builtin:digits"
     )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, final
 
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus, Report
 from chainrule.errors import ConfigError, DecodingError
 from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
+from chainrule.families import family
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
 from chainrule.metrics import score_rows
 from chainrule.tasks.base import Run, ScoreReport, ScoreRequest, TextToken, TokenizerRun
+from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 
 TextModelT_co = TypeVar("TextModelT_co", bound=AutoregressiveModel | ParallelModel, covariant=True)
@@ -149,3 +151,58 @@ class SequenceRun(Run[AutoregressiveModel]):
     @abstractmethod
     def create(self, folder: RunFolder, config: RunConfig) -> None:
         """Create the folder of a run with the same vocabulary."""
+
+
+# Comparisons
+
+
+class SpeedPrompt(NamedTuple):
+    """Prompt of the decoding benchmark, and the maximum number of tokens to generate."""
+
+    prompt: list[int]
+    length: int
+
+
+class ComparisonData(ABC):
+    """The encoded data that families of a task are compared on; metrics are computed on `test`."""
+
+    task: ClassVar[str]  # the `Model.task` of the families made for this data
+    unit: ClassVar[Literal["byte", "dim"]]
+    neural_cache: ClassVar[int | None]  # size of the neural cache of a mixture's parts
+    vocabulary: int
+    tokenizer: Tokenizer | None = None  # None if the tokens are not text
+    tokens_per_image: int | None = None
+    train: Corpus
+    valid: Corpus
+    test: Corpus
+
+    @abstractmethod
+    def __init__(self, config: DataConfig, tokenizer: str, progress: Report) -> None: ...
+
+    @classmethod
+    @abstractmethod
+    def families(cls) -> list[str]:
+        """Names of the families that can be compared on this data."""
+
+    @final
+    @classmethod
+    def default_families(cls) -> list[str]:
+        """Names of the families that are compared unless the user lists others."""
+        kinds = {name: family(name) for name in cls.families()}
+        return [name for name, kind in kinds.items() if kind.task == cls.task or cls.task in kind.compared_on]
+
+    @abstractmethod
+    def data_config(self, config: DataConfig) -> DataConfig:
+        """`config` with everything that was detected in the data filled in."""
+
+    @abstractmethod
+    def model_settings(self, name: str) -> Mapping[str, Any]:
+        """Settings of a family that follow from the data, such as the vocabulary size."""
+
+    @abstractmethod
+    def speed_prompt(self) -> SpeedPrompt:
+        """Prompt and length of the decoding benchmark."""
+
+    @abstractmethod
+    def sample(self, run: SequenceRun, seed: int) -> dict[str, str]:
+        """An unconditional sample of the model, as fields of a `ComparisonRow`."""
