@@ -11,7 +11,7 @@ import torch
 
 from chainrule.compose.blend import Blend, GateName
 from chainrule.compose.ensemble import Ensemble
-from chainrule.compose.fit import Fit, fit_gate
+from chainrule.compose.fit import GateFit, fit_gate
 from chainrule.compose.gate import GATES, FixedGate
 from chainrule.compose.mixture import Mixture
 from chainrule.compose.neural_cache import NeuralCache, fit_neural_cache, supports_neural_cache
@@ -115,7 +115,7 @@ def _with_neural_cache(run: SequenceRun, size: int, held_out: MixingData, report
     return model
 
 
-def _fit(model: Blend, corpus: Corpus, seed: int, reporter: Reporter) -> Fit:
+def _fit(model: Blend, corpus: Corpus, seed: int, reporter: Reporter) -> GateFit:
     reporter.begin("fitting the gate")
     try:
         return fit_gate(model, corpus, seed=seed, progress=lambda share: reporter.update(share, {}))
@@ -193,7 +193,7 @@ def _test(data: DataConfig) -> object:
     return data.test or (data.test_fraction and (data.test_fraction, data.train))
 
 
-def _card(run: SequenceRun, parts: Sequence[SequenceRun], found: Fit | None) -> str:
+def _card(run: SequenceRun, parts: Sequence[SequenceRun], found: GateFit | None) -> str:
     """The card of any run, and how this one was put together."""
     lines = [run.card(), "## Parts", "", "| run | family | nats/token, validation | mean weight |", "|---|---|---|---|"]
     for number, part in enumerate(parts):

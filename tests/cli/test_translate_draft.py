@@ -81,7 +81,7 @@ def test_what_no_draft_can_do_is_refused_in_one_line(chainrule: Command, lines: 
     foreign = create(tmp_path / "foreign", "seq2seq", target=("u", "v", "w"))
     parallel = create(tmp_path / "parallel", "nonautoregressive")
     for words, *message in (
-        ((hybrid, "--draft", "self"), "a beam of 5", "set the beam to 1"),
+        ((hybrid, "--draft", "self"), "the beam width is 5", "set the beam width to 1"),
         ((base, "--beam", 1, "--draft", "self"), "plans nothing ahead"),
         ((base, "--beam", 1, "--draft", foreign), "other vocabularies", "the same tokenizers"),
         ((base, "--beam", 1, "--draft", parallel), "generates all tokens in parallel"),

@@ -34,7 +34,7 @@ def batch(vocabulary: int = 5, length: int = 20) -> Batch:
 
 
 def language(seed: int, length: int, vocabulary: int = 6) -> np.ndarray:
-    """Text of a Markov chain: something that a part can know and another not."""
+    """Text of a Markov chain, which one part can have learnt and another not."""
     random = np.random.default_rng(seed)
     chances = np.random.default_rng(0).dirichlet(np.full(vocabulary, 0.3), size=vocabulary)
     ids = [0]
@@ -51,7 +51,7 @@ def counted(order: int, tokens: np.ndarray, vocabulary: int = 6) -> NGram:
 
 
 def parts() -> list[AutoregressiveModel]:
-    """A unigram, a bigram of little text, a bigram of other text."""
+    """A unigram model, a bigram model of a short text, and a bigram model of another text."""
     return [
         counted(1, language(1, 3000)),
         counted(2, language(2, 60)),
@@ -62,7 +62,7 @@ def parts() -> list[AutoregressiveModel]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("gate", ["fixed", "learned", "context"])
 @torch.no_grad()
-def test_a_blend_of_one_is_that_one(kind: type[Blend], gate: str) -> None:
+def test_a_blend_of_one_model_equals_that_model(kind: type[Blend], gate: str) -> None:
     for name in ("ngram", "recurrent", "gpt"):
         part = tiny_model(name)
         found = kind.of([part], gate=gate).token_log_probs(batch(length=16))  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_running_means_follow_their_recurrence() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fitted_blend_is_at_least_as_good_as_its_best_part_where_it_was_fitted(kind: type[Blend]) -> None:
+def test_a_fitted_blend_is_at_least_as_good_as_its_best_part_in_sample(kind: type[Blend]) -> None:
     corpus = Corpus.of_tokens(language(5, 3000), vocabulary=6)
     alone = [score(part, corpus).nats_per_token for part in parts()]
     found = {}
@@ -138,8 +138,8 @@ def test_the_learned_weights_of_a_mixture_are_those_of_expectation_maximisation(
     assert fit_gate(model, corpus).weights == pytest.approx(shares.tolist(), abs=2e-3)
 
 
-def test_a_context_gate_learns_who_is_right_where() -> None:
-    """Two languages in turn: a constant weight must compromise, a gate that looks back need not."""
+def test_a_context_gate_learns_which_part_is_right_where() -> None:
+    """Two alternating languages: a constant weight is a compromise, a context gate can switch."""
     known = [counted(2, language(1, 4000)), counted(2, 5 - language(1, 4000))]
     turns = [language(seed, 200) if seed % 2 else 5 - language(seed, 200) for seed in range(10, 40)]
     fitted, unseen = (Corpus.of_tokens(np.concatenate(half), vocabulary=6) for half in (turns[:22], turns[22:]))
@@ -153,7 +153,7 @@ def test_a_context_gate_learns_who_is_right_where() -> None:
     assert fit.gain > 0.1
 
 
-def test_a_context_gate_stays_constant_where_the_past_tells_nothing() -> None:
+def test_a_context_gate_stays_constant_on_independent_tokens() -> None:
     alike = [counted(1, language(seed, 300)) for seed in (1, 2)]
     corpus = Corpus.of_tokens(np.random.default_rng(0).integers(6, size=200), vocabulary=6)
     model = Mixture.of(alike, gate="context")
@@ -164,7 +164,7 @@ def test_a_context_gate_stays_constant_where_the_past_tells_nothing() -> None:
     torch.testing.assert_close(model.logits(batch(vocabulary=6)), constant.logits(batch(vocabulary=6)))
 
 
-def test_documents_are_read_each_from_its_start() -> None:
+def test_each_document_is_read_from_bos() -> None:
     lengths = [40, 1, 25, 90, 7] * 6
     tokens = np.concatenate(
         [np.append(language(seed, size - 1), 0) if size > 1 else [0] for seed, size in enumerate(lengths)]
@@ -183,18 +183,18 @@ def test_documents_are_read_each_from_its_start() -> None:
         assert fit_gate(model, corpus).after == pytest.approx(score(model, corpus).nats_per_token, abs=1e-5)
 
 
-def test_one_seed_gives_one_gate() -> None:
+def test_fitting_is_reproducible_by_its_seed() -> None:
     corpus = Corpus.of_tokens(language(5, 1500), vocabulary=6)
     models = [Ensemble.of(parts(), gate="context") for _ in range(2)]
     torch.manual_seed(7)
     first = fit_gate(models[0], corpus, seed=1)
-    torch.manual_seed(8)  # what the process drew meanwhile must not matter
+    torch.manual_seed(8)  # the global random state must not matter
     assert fit_gate(models[1], corpus, seed=1) == first
     for one, same in zip(models[0].gate.parameters(), models[1].gate.parameters(), strict=True):
         assert torch.equal(one, same)
 
 
-def test_the_shortlist_of_a_large_vocabulary_gives_nearly_the_whole_sum() -> None:
+def test_the_shortlist_of_a_large_vocabulary_approximates_the_sum() -> None:
     random = np.random.default_rng(0)
     text = random.zipf(1.3, size=6000).clip(max=999)
     corpus = Corpus.of_tokens(text[5000:], vocabulary=1000)
@@ -206,22 +206,22 @@ def test_the_shortlist_of_a_large_vocabulary_gives_nearly_the_whole_sum() -> Non
     assert score(model, corpus).nats_per_token < uniform
 
 
-def test_what_cannot_be_fitted_is_refused() -> None:
+def test_fitting_a_fixed_gate_or_too_little_text_is_refused() -> None:
     corpus = Corpus.of_tokens(language(5, 1000), vocabulary=6)
-    with pytest.raises(ConfigError, match="nothing to fit"):
+    with pytest.raises(ConfigError, match="no parameters to fit"):
         fit_gate(Mixture.of(parts(), gate="fixed"), corpus)
     with pytest.raises(DataError, match="too few"):
         fit_gate(Mixture.of(parts()), Corpus.of_tokens([1, 2, 3], vocabulary=6))
 
 
-def test_what_cannot_be_put_together_is_refused() -> None:
+def test_incompatible_parts_are_refused() -> None:
     one = tiny_model("gpt")
     assert isinstance(one, GPT)
     with pytest.raises(ConfigError, match="given twice"):
         Mixture.of([one, one])
     with pytest.raises(ConfigError, match="vocabularies of 5 and 6"):
         Mixture.of([one, tiny_model("gpt", vocabulary=6)])
-    with pytest.raises(ConfigError, match="right to left"):
+    with pytest.raises(ConfigError, match="right-to-left"):
         Mixture.of([Reverse.of(one), tiny_model("ngram")])
 
 
@@ -240,7 +240,7 @@ def test_a_nested_mixture_is_saved_and_loaded_bit_for_bit(tmp_path: object) -> N
 
 
 @torch.no_grad()
-def test_a_blend_of_models_with_a_context_reads_without_end() -> None:
+def test_a_blend_of_models_with_limited_context_is_unlimited() -> None:
     model = Mixture.of([tiny_model("gpt"), tiny_model("ngram")])
     assert model.context is None
     assert math.isfinite(float(model.log_prob(batch(length=100))[0]))

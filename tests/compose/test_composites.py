@@ -1,4 +1,4 @@
-"""Composites of any gate are causal, and mistakes in their settings are explained."""
+"""Composites with any gate are causal, and invalid settings are explained."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SMALL = {"layers": 1, "width": 8, "heads": 2}
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "words"),
+    ("name", "settings", "message"),
     [
         ("mixture", {"parts": []}, "parts"),
         ("mixture", {"parts": [{"order": 3}]}, "model.parts.0.family"),
@@ -33,15 +33,15 @@ _SMALL = {"layers": 1, "width": 8, "heads": 2}
         ("mixture", {"parts": [{"family": "gtp"}]}, "did you mean 'gpt'"),
         ("mixture", {"parts": [{"family": "ngram", "vocabulary": 7}]}, "vocabulary of 7"),
         ("mixture", {"parts": [{"family": "ngram"}], "weights": [0.5, 0.5]}, "2 weights for 1 parts"),
-        ("mixture", {"parts": [{"family": "ngram"}], "weights": [-1.0]}, "shares of one"),
+        ("mixture", {"parts": [{"family": "ngram"}], "weights": [-1.0]}, "must not be negative"),
         ("mixture", {"parts": [{"family": "ngram"}], "gate": "magic"}, "gate"),
-        ("sliding", {"model": {"family": "ngram"}}, "need not slide"),
+        ("sliding", {"model": {"family": "ngram"}}, "needs no sliding window"),
         ("sliding", {"model": {"family": "gpt", "context": 8}, "overlap": 8}, "lower it to 4"),
         ("reverse", {"model": {"family": "ngram"}}, "neural"),
     ],
 )
-def test_a_mistake_in_the_settings_is_explained(name: str, settings: dict[str, object], words: str) -> None:
+def test_a_mistake_in_the_settings_is_explained(name: str, settings: dict[str, object], message: str) -> None:
     from chainrule.families import build
 
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         build(name, {"vocabulary": 5, **settings})

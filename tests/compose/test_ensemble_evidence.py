@@ -1,4 +1,4 @@
-"""What stands for a large vocabulary when the gate of an ensemble is fitted."""
+"""The shortlist that represents a large vocabulary when the gate of an ensemble is fitted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from chainrule.testing import tiny_model
 VOCABULARY = 4 * SHORTLIST
 
 
-def test_no_gate_can_give_what_came_more_than_all_probability() -> None:
-    """Not even one that turns the opinion of a part round, which makes the unlikeliest tokens likely."""
+def test_no_gate_gives_the_target_more_than_all_probability() -> None:
+    """Not even a negative weight, which makes the least probable tokens of a part probable."""
     log_probs, targets, evidence, ensemble = evidence_of(200)
     unlikeliest = sum(log_probs).argmin(-1)
     assert (unlikeliest == targets).any()
@@ -19,7 +19,7 @@ def test_no_gate_can_give_what_came_more_than_all_probability() -> None:
         assert (ensemble.losses(torch.tensor([weights]).expand(len(targets), 2), evidence) >= 0).all()
 
 
-def test_the_estimate_is_right_on_average() -> None:
+def test_the_estimate_is_unbiased() -> None:
     log_probs, targets, evidence, ensemble = evidence_of(2000)
     scores = torch.tensor([[0.7, 0.5]]).expand(len(targets), 2)
     exact = -ensemble.combine(log_probs, scores).gather(1, targets[:, None])[:, 0]
@@ -27,7 +27,7 @@ def test_the_estimate_is_right_on_average() -> None:
 
 
 def evidence_of(count: int):
-    """Two parts that differ, and targets of which every other one is the unlikeliest of all."""
+    """Two different parts; every other target is the least probable token."""
     generator = torch.Generator().manual_seed(0)
     log_probs = [3 * torch.randn(count, VOCABULARY, generator=generator) for _ in range(2)]
     log_probs = [one.log_softmax(-1) for one in log_probs]

@@ -1,4 +1,4 @@
-"""Reading from right to left: the numbers are those of the turned text, the text stays as it was."""
+"""Right-to-left models: scores are those of the reversed text, and texts are in reading order."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def neural(name: str) -> NeuralModel:
     return model
 
 
-def test_rows_are_turned_within_their_lengths() -> None:
+def test_rows_are_reversed_within_their_lengths() -> None:
     assert reversed_sequences(ROWS).ids.tolist() == [[4, 3, 2, 1], [1, 3, 0, 0], [2, 9, 9, 9]]
     assert reversed_sequences(reversed_sequences(ROWS)).ids.tolist() == ROWS.ids.tolist()
 
 
 @torch.no_grad()
-def test_the_probability_of_a_text_is_that_of_the_turned_text() -> None:
+def test_the_probability_of_a_text_is_that_of_the_reversed_text() -> None:
     model = neural("recurrent")
     found = Reverse.of(model).text_log_prob(Batch(ROWS))
     expected = [float(model.log_prob(Batch(Sequences.pack([row])))) for row in ([4, 3, 2, 1], [1, 3], [2])]
     assert found.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_documents_keep_their_end() -> None:
+def test_documents_keep_eos_at_their_end() -> None:
     corpus = Corpus.of_tokens([1, 2, 3, 0, 4, 0, 0], vocabulary=5)
     documents = Corpus(**{**vars(corpus), "offsets": np.array([0, 4, 6, 7])})
     assert reversed_corpus(corpus).tokens.tolist() == [0, 0, 4, 0, 3, 2, 1]
     assert reversed_corpus(documents).tokens.tolist() == [3, 2, 1, 0, 4, 0, 0]
 
 
-def test_twice_round_is_forwards_and_a_blend_reads_as_its_parts_do() -> None:
+def test_reversed_twice_is_left_to_right_and_a_blend_has_the_direction_of_its_parts() -> None:
     once = Reverse.of(neural("gpt"))
     assert is_right_to_left(once)
     assert not is_right_to_left(Reverse.of(once))

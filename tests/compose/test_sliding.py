@@ -1,4 +1,4 @@
-"""A sliding model is the distribution that scoring by half-overlapping windows measures, without an end."""
+"""A sliding window gives the distribution that scoring by half-overlapping windows measures, for any length."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text(length: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("context", [1, 2, 7, 8])
-def test_it_scores_as_windows_do(context: int) -> None:
+def test_the_score_equals_that_of_windows(context: int) -> None:
     model = small_gpt(context)
     stride = max(1, context // 2)
     corpus = Corpus.of_tokens(text(context + 5 * stride), vocabulary=VOCABULARY)
@@ -61,7 +61,7 @@ def test_every_prediction_sees_the_overlap_and_nothing_before_its_window() -> No
 
 
 @torch.no_grad()
-def test_rows_at_different_fills_slide_each_at_its_own_time() -> None:
+def test_windows_of_rows_at_different_positions_move_independently() -> None:
     model = Sliding.of(small_gpt(6))
     prompts = [torch.from_numpy(text(20)[:length])[None] for length in (3, 5, 11, 12)]
     following = torch.from_numpy(text(9))[None]
@@ -72,7 +72,7 @@ def test_rows_at_different_fills_slide_each_at_its_own_time() -> None:
     torch.testing.assert_close(together, torch.cat(alone)[order])
 
 
-def test_generation_reads_what_generation_by_windows_reads() -> None:
+def test_generation_equals_generation_by_windows() -> None:
     model = small_gpt(8)
     sampling = Sampling(temperature=1.0)
     texts = [

@@ -1,1 +1,1 @@
-"""Models composed of models. Each is autoregressive itself: scored, decoded, saved, loaded and composed again."""
+"""Models composed of trained models. Each is an autoregressive model: scored, decoded, saved and composed again."""

@@ -1,4 +1,4 @@
-"""Several models over one vocabulary as one: what mixtures and ensembles share.
+"""A gated combination of several models over one vocabulary: the base class of mixtures and ensembles.
 
 Shape letters: B rows, K tokens in a chunk, V vocabulary, P parts, N predictions, F features.
 """
@@ -24,18 +24,18 @@ from chainrule.interface.capabilities import Composite, is_right_to_left
 from chainrule.types import Batch, Sequences, State, Step
 
 GateName = Literal["fixed", "learned", "context"]
-FLOOR = -1e4  # nats: what is impossible to a part, so that −∞ times a weight of 0 is never asked for
+FLOOR = -1e4  # nats: log-probability of a token that is impossible under a part; avoids −∞ times a weight of 0
 
 
 class BlendConfig(ModelConfig):
-    gate: GateName = Field("context", description="fixed: as given; learned: one for all text; context: follows it")
-    weights: tuple[float, ...] | None = Field(None, description="one a part, where the gate begins; none: all alike")
-    parts: tuple[dict[str, Any], ...] = Field(min_length=1, description="for each its family and that one's settings")
+    gate: GateName = Field("context", description="fixed: as given; learned: constant; context: per token")
+    weights: tuple[float, ...] | None = Field(None, description="initial weight of each part; none: equal weights")
+    parts: tuple[dict[str, Any], ...] = Field(min_length=1, description="for each part its family and settings")
 
     @model_validator(mode="after")
-    def _a_weight_for_each(self) -> Self:
+    def _one_weight_per_part(self) -> Self:
         if self.weights is not None and len(self.weights) != len(self.parts):
-            raise ValueError(f"{len(self.weights)} weights for {len(self.parts)} parts; give one for each")
+            raise ValueError(f"{len(self.weights)} weights for {len(self.parts)} parts; give one per part")
         return self
 
 
@@ -44,8 +44,8 @@ class BlendState(NamedTuple):
     gate: State
 
 
-class Reading(NamedTuple):
-    """What the parts predict, and what the gate goes by."""
+class PartPredictions(NamedTuple):
+    """Predictions of the parts, and the features of the gate."""
 
     log_probs: tuple[Tensor, ...]  # (B, K, V) of each part
     features: Tensor  # (B, K, F)
@@ -53,20 +53,20 @@ class Reading(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """All that fitting a gate needs to know of N predictions; see `fit`."""
+    """What fitting a gate needs of N predictions (see `fit`)."""
 
     features: Tensor  # (N, F)
-    own: Tensor  # (N, P) the log-probability that each part gave to what came
-    others: Tensor  # (N, P, S) and to S tokens that might have come; S = 0 where the blend need not know
-    corrections: Tensor  # (N, S) log of how many tokens each of those stands for
+    own: Tensor  # (N, P) log-probability of the target under each part
+    others: Tensor  # (N, P, S) log-probabilities of S other tokens; S = 0 where the combination does not need them
+    corrections: Tensor  # (N, S) log of the number of tokens that each of them represents
 
     def at(self, rows: Tensor) -> Evidence:
-        """Of some of the predictions."""
+        """A subset of the predictions."""
         return Evidence(*(tensor[rows] for tensor in self))
 
 
 class Blend(AutoregressiveModel, Composite):
-    """Parts, and a gate that weighs them. A part with a limited context slides, so the whole has no limit."""
+    """Parts combined by a gate. A part with a limited context gets a sliding window, so the whole is unlimited."""
 
     Config = BlendConfig
     task = "text"
@@ -84,7 +84,9 @@ class Blend(AutoregressiveModel, Composite):
                 for number, settings in enumerate(config.parts)
             ]
         if len({is_right_to_left(part) for part in parts}) > 1:
-            raise ConfigError("some parts read from left to right and others from right to left; blend those of one")
+            raise ConfigError(
+                "some parts are left-to-right models and others right-to-left models; combine parts of one direction"
+            )
         self.parts = nn.ModuleList(part if part.context is None else Sliding.of(part) for part in parts)
         weights = torch.tensor(config.weights or [1 / len(parts)] * len(parts), dtype=torch.get_default_dtype())
         self.gate: Gate = GATES[config.gate](self.initial_scores(weights), config.vocabulary)
@@ -97,12 +99,12 @@ class Blend(AutoregressiveModel, Composite):
         gate: GateName = "context",
         weights: Sequence[float] | None = None,
     ) -> Self:
-        """A blend of models that are there already; it holds them and not copies."""
+        """Combine existing models, which are held and not copied."""
         if len(set(map(id, parts))) < len(parts):
-            raise ConfigError("one model is given twice; a part that is meant to count twice gets a larger weight")
+            raise ConfigError("the same model is given twice; give it once, with a larger weight")
         if len({part.vocabulary for part in parts}) > 1:
             sizes = " and ".join(str(part.vocabulary) for part in parts)
-            raise ConfigError(f"the parts have vocabularies of {sizes} tokens; models of one can be put together")
+            raise ConfigError(f"the parts have vocabularies of {sizes} tokens; combine models of one vocabulary")
         settings = {
             "vocabulary": parts[0].vocabulary,
             "gate": gate,
@@ -111,61 +113,61 @@ class Blend(AutoregressiveModel, Composite):
         }
         return cls(cls.Config.parse(settings, where="model"), parts).to(parts[0].device).eval()
 
-    # What a kind of blend is
+    # Defined by subclasses
 
     @abstractmethod
     def initial_scores(self, weights: Tensor) -> Tensor:
-        """The gate's scores (P,) that mean these weights."""
+        """The gate scores (P,) that correspond to these weights."""
 
     @abstractmethod
     def weights(self, scores: Tensor) -> Tensor:
-        """And back: what the gate's scores (..., P) mean."""
+        """The weights that correspond to gate scores (..., P)."""
 
     @abstractmethod
     def combine(self, log_probs: Sequence[Tensor], scores: Tensor) -> Tensor:
-        """Log-probabilities (B, K, V) of each part and scores (B, K, P) to those of the whole."""
+        """Log-probabilities (B, K, V) of the whole from those of each part and gate scores (B, K, P)."""
 
     @abstractmethod
     def evidence(
         self, log_probs: Sequence[Tensor], targets: Tensor, features: Tensor, generator: torch.Generator
     ) -> Evidence:
-        """What fitting needs of N predictions, (N, V) each; chance, where needed, is the generator's."""
+        """What fitting needs of N predictions, (N, V) per part; random draws use the generator."""
 
     @property
     @abstractmethod
     def evidence_size(self) -> int:
-        """Numbers in the evidence of one prediction."""
+        """Number of values in the evidence of one prediction."""
 
     @abstractmethod
     def losses(self, scores: Tensor, evidence: Evidence) -> Tensor:
-        """(N,) nats of what came, for scores (N, P)."""
+        """Negative log-likelihood (N,) of the targets in nats, for scores (N, P)."""
 
-    # What all blends do
+    # Common to all
 
     @property
     def components(self) -> Sequence[AutoregressiveModel]:
         return cast(Sequence[AutoregressiveModel], self.parts)
 
     @final
-    def begin(self, rows: int) -> Reading:
-        """The parts' first predictions."""
+    def begin(self, rows: int) -> PartPredictions:
+        """The first predictions of the parts."""
         steps = [part.start(batch_size=rows) for part in self.components]
         log_probs = tuple(normalised(step.logits) for step in steps)
         features, gate = self.gate.start(log_probs)
-        return Reading(log_probs, features, BlendState(tuple(step.state for step in steps), gate))
+        return PartPredictions(log_probs, features, BlendState(tuple(step.state for step in steps), gate))
 
     @final
-    def read(self, tokens: Tensor, state: State) -> Reading:
-        """The parts' predictions after each of the tokens (B, K)."""
+    def read(self, tokens: Tensor, state: State) -> PartPredictions:
+        """The predictions of the parts after each of the tokens (B, K)."""
         states, gate = cast(BlendState, state)
         steps = [part.extend(tokens, before) for part, before in zip(self.components, states, strict=True)]
         log_probs = tuple(normalised(step.logits) for step in steps)
         features, gate = self.gate.extend(tokens, log_probs, gate)
-        return Reading(log_probs, features, BlendState(tuple(step.state for step in steps), gate))
+        return PartPredictions(log_probs, features, BlendState(tuple(step.state for step in steps), gate))
 
     @final
-    def fit_statistics(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The parts' predictions of every token of a batch, (B, T, V) each, and the gate's features."""
+    def part_log_probs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Log-probabilities (B, T, V) of each part for all positions of a batch, and the features of the gate."""
         ids = readable(batch.target)
         log_probs = tuple(normalised(part.logits(batch)) for part in self.components)
         features, gate = self.gate.start([one[:, :1] for one in log_probs])
@@ -186,10 +188,10 @@ class Blend(AutoregressiveModel, Composite):
 
     @final
     def logits(self, batch: Batch) -> Tensor:
-        log_probs, features = self.fit_statistics(batch)
+        log_probs, features = self.part_log_probs(batch)
         return self.combine(log_probs, self.gate.scores(features))
 
 
 def normalised(logits: Tensor) -> Tensor:
-    """Log-probabilities in float32 at least; none is −∞."""
+    """Log-probabilities in float32 at least, bounded from below by FLOOR."""
     return F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32)).clamp(min=FLOOR)

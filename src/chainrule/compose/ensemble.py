@@ -1,4 +1,4 @@
-"""A weighted product of models."""
+"""Ensembles: a weighted product of models."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from chainrule.compose.blend import Blend, Evidence
 
-SHORTLIST = 256  # tokens that stand for the vocabulary when a gate is fitted
-SAMPLED = 64  # so many of them are drawn
-TINY = 1e-30  # a chance for every token, even where rounding leaves none
+SHORTLIST = 256  # tokens that represent the vocabulary when a gate is fitted
+SAMPLED = 64  # number of them that are sampled
+TINY = 1e-30  # minimum sampling weight, even where rounding leaves none
 
 
 class Ensemble(Blend):
     """A weighted product of models over one vocabulary: P ∝ Π_i P_i^{w_i}, the average of log-probabilities.
 
-    w is the gate's scores themselves: they begin at 1 / P and, once fitted, need not sum to one, so that parts which
-    are too sure or not sure enough are tempered too. A token must please all parts that have a say, where a mixture
-    is content with one (log-linear interpolation, Klakow, 1998; product of experts, Hinton, 1999).
+    w are the scores of the gate: initially 1 / P, and not normalised once fitted, so that overconfident or
+    underconfident parts are also tempered. A token needs probability under all parts with weight, where in a mixture
+    one is enough (log-linear interpolation, Klakow 1998; product of experts, Hinton 1999).
     """
 
     def initial_scores(self, weights: Tensor) -> Tensor:
@@ -39,12 +39,12 @@ class Ensemble(Blend):
     def evidence(
         self, log_probs: Sequence[Tensor], targets: Tensor, features: Tensor, generator: torch.Generator
     ) -> Evidence:
-        """A large vocabulary is represented by a shortlist: the likeliest tokens, and some drawn from the others.
+        """Represent a large vocabulary by a shortlist: the most probable tokens, and a sample of the others.
 
-        What came is no part of it, since `losses` counts it by itself: were it only there by chance, a gate could
-        give it more than all probability. Half of the chance to be drawn goes by the ensemble of equal weights, and
-        half is the same for all, so that none is put into the tail unseen. A drawn token counts for one over its
-        expected number, which makes the estimated sum over the vocabulary right on average.
+        The target is excluded, since `losses` adds it: if it were only there when sampled, a gate could give it more
+        than all probability. Half of the sampling probability follows the ensemble of equal weights, the other half
+        is uniform, so that no token of the tail is ignored. A sampled token is weighted by the inverse of its expected
+        count, which makes the estimate of the sum over the vocabulary unbiased (importance sampling).
         """
         stacked = torch.stack(list(log_probs), dim=1)  # (N, P, V)
         own = stacked.gather(2, targets[:, None, None].expand(-1, len(log_probs), 1))[..., 0]
@@ -52,16 +52,16 @@ class Ensemble(Blend):
         if vocabulary <= SHORTLIST:
             corrections = stacked.new_zeros(count, vocabulary).scatter_(1, targets[:, None], -torch.inf)
             return Evidence(features, own, stacked, corrections)
-        together = stacked.mean(1).scatter_(1, targets[:, None], -torch.inf).log_softmax(-1)  # (N, V)
-        likeliest = together.topk(SHORTLIST - SAMPLED, dim=-1).indices
-        taken = torch.cat([likeliest, targets[:, None]], dim=1)
-        rest = together.exp().clamp(min=TINY).scatter(1, taken, 0.0)
+        average = stacked.mean(1).scatter_(1, targets[:, None], -torch.inf).log_softmax(-1)  # (N, V)
+        top = average.topk(SHORTLIST - SAMPLED, dim=-1).indices
+        taken = torch.cat([top, targets[:, None]], dim=1)
+        rest = average.exp().clamp(min=TINY).scatter(1, taken, 0.0)
         rest = (rest / rest.sum(1, keepdim=True) + 1 / (vocabulary - taken.shape[1])).scatter(1, taken, 0.0) / 2
         drawn = torch.multinomial(rest, SAMPLED, replacement=True, generator=generator)
-        shortlist = torch.cat([likeliest, drawn], dim=1)
+        shortlist = torch.cat([top, drawn], dim=1)
         others = stacked.gather(2, shortlist[:, None].expand(-1, len(log_probs), -1))
         expected = rest.gather(1, drawn).log() + math.log(SAMPLED)
-        return Evidence(features, own, others, torch.cat([own.new_zeros(likeliest.shape), -expected], dim=1))
+        return Evidence(features, own, others, torch.cat([own.new_zeros(top.shape), -expected], dim=1))
 
     @property
     def evidence_size(self) -> int:

@@ -1,8 +1,8 @@
-"""Gates: how much each part of a mixture or an ensemble has to say, here and now.
+"""Gates: the weight of each part of a mixture or an ensemble at each prediction.
 
-A gate gives a score for every part and every prediction. What a score means is the blend's: the mixture takes their
-softmax for its weights, the ensemble takes them as exponents. A gate sees nothing but what the parts predict and have
-predicted, and the tokens already read; so it works for parts of any family.
+A gate computes a score for every part and prediction. The mixture takes the softmax of the scores as its weights, the
+ensemble takes them as exponents. The inputs of a gate are the current and past predictions of the parts and the tokens
+read so far, so it works for parts of any family.
 
 Shape letters: B rows, K tokens in a chunk, V vocabulary, P parts, R decays, F features.
 """
@@ -19,156 +19,156 @@ from torch import Tensor, nn
 
 from chainrule.types import State
 
-DECAYS = (0.0, 0.9, 0.99)  # of the running means: the last token, about the last 10, and the last 100
-MEASURES = 3 + len(DECAYS)  # features of each part
+DECAYS = (0.0, 0.9, 0.99)  # of the running means: over the last token, about the last 10, and the last 100
+MEASURES = 3 + len(DECAYS)  # features per part
 HIDDEN = 32
-TABLED = 256  # tokens that the gate knows one by one; the others are one to it. Most tokenizers put the frequent first
-FAR = 20.0  # nats: no feature is further out, whatever a part thinks impossible
-BLOCK = 256  # tokens over which a running mean is one matrix product
+EMBEDDED = 256  # tokens with their own embedding, others share one; most tokenizers order tokens by frequency
+MAX_SURPRISAL = 20.0  # nats, bound on features of tokens that are impossible under a part
+BLOCK = 256  # tokens for which running means are computed by one matrix product
 
 
-class View(NamedTuple):
-    """What a gate goes by at each prediction, and what it remembers after them."""
+class GateFeatures(NamedTuple):
+    """The features of a gate at each prediction, and its state after them."""
 
     features: Tensor  # (B, K, F)
     state: State
 
 
 class Gate(nn.Module, ABC):
-    """Scores of P parts."""
+    """Computes scores of P parts."""
 
     @abstractmethod
-    def start(self, log_probs: Sequence[Tensor]) -> View:
-        """Look at the parts' first predictions, (B, 1, V) each."""
+    def start(self, log_probs: Sequence[Tensor]) -> GateFeatures:
+        """Features of the first predictions of the parts, (B, 1, V) each."""
 
     @abstractmethod
-    def extend(self, tokens: Tensor, log_probs: Sequence[Tensor], state: State) -> View:
-        """Look at tokens (B, K) and at what the parts predict after each of them, (B, K, V) each."""
+    def extend(self, tokens: Tensor, log_probs: Sequence[Tensor], state: State) -> GateFeatures:
+        """Features after each of the tokens (B, K), from the predictions of the parts there, (B, K, V) each."""
 
     @abstractmethod
     def scores(self, features: Tensor) -> Tensor:
-        """(..., F) to (..., P)."""
+        """Scores (..., P) from features (..., F)."""
 
     @abstractmethod
-    def begin(self, scores: Tensor) -> None:
-        """Give these scores (P,) everywhere, from now on or until the gate is fitted."""
+    def set_constant(self, scores: Tensor) -> None:
+        """Set the gate to these scores (P,) for all predictions; fitting may change it."""
 
 
 class ConstantGate(Gate):
-    """A gate that looks at nothing."""
+    """A gate without features."""
 
     constant: Tensor  # (P,)
 
-    def start(self, log_probs: Sequence[Tensor]) -> View:
-        return View(log_probs[0].new_empty(*log_probs[0].shape[:2], 0), ())
+    def start(self, log_probs: Sequence[Tensor]) -> GateFeatures:
+        return GateFeatures(log_probs[0].new_empty(*log_probs[0].shape[:2], 0), ())
 
-    def extend(self, tokens: Tensor, log_probs: Sequence[Tensor], state: State) -> View:
-        return View(log_probs[0].new_empty(*tokens.shape, 0), ())
+    def extend(self, tokens: Tensor, log_probs: Sequence[Tensor], state: State) -> GateFeatures:
+        return GateFeatures(log_probs[0].new_empty(*tokens.shape, 0), ())
 
     def scores(self, features: Tensor) -> Tensor:
         return self.constant.expand(*features.shape[:-1], -1)
 
-    def begin(self, scores: Tensor) -> None:
+    def set_constant(self, scores: Tensor) -> None:
         with torch.no_grad():
             self.constant.copy_(scores)
 
 
 class FixedGate(ConstantGate):
-    """The same weights everywhere, as given."""
+    """Constant weights, as given."""
 
     def __init__(self, scores: Tensor, vocabulary: int) -> None:
         super().__init__()
-        self.register_buffer("constant", scores.clone(), persistent=False)  # the settings hold them
+        self.register_buffer("constant", scores.clone(), persistent=False)  # stored in the settings
 
 
 class LearnedGate(ConstantGate):
-    """The same weights everywhere, fitted to held-out text."""
+    """Constant weights, fitted to held-out text."""
 
     def __init__(self, scores: Tensor, vocabulary: int) -> None:
         super().__init__()
         self.constant = nn.Parameter(scores.clone())
 
 
-class Memory(NamedTuple):
-    predicted: tuple[Tensor, ...]  # (B, V) each: what the parts expect next, to be judged when it comes
-    means: Tensor  # (B, P, R) running means of the log-probability that each part gave to the tokens read
+class ContextGateState(NamedTuple):
+    predicted: tuple[Tensor, ...]  # (B, V) per part: predictions of the next token
+    means: Tensor  # (B, P, R) running means of the log-probabilities of past tokens under each part
 
 
 class ContextGate(Gate):
-    """Weights that follow the text: a small network over how sure each part is, how much it differs from the others,
-    how well it has done of late, and the last token.
+    """Weights that depend on the context: a small network over the confidence of each part, its divergence from the
+    others, its recent performance, and the last token.
 
         f_t = for each part: entropy H(P), largest log-probability, divergence Σ P (log P − mean of the parts' log P),
-              and running means of the log-probability that it gave to the tokens read
+              and running means of its log-probabilities of past tokens
         scores_t = U tanh(W (f_t − μ) / σ + b + T[x_t]) + c
 
-    A running mean with decay λ is m_t = λ m_{t−1} + (1 − λ) log P(x_t | x_<t), from m_0 = −log V, the uniform guess.
+    A running mean with decay λ is m_t = λ m_{t−1} + (1 − λ) log P(x_t | x_<t), from the uniform m_0 = −log V.
     """
 
-    centre: Tensor
-    spread: Tensor
+    mean: Tensor
+    deviation: Tensor
     decays: Tensor
 
     def __init__(self, scores: Tensor, vocabulary: int) -> None:
         super().__init__()
         parts = len(scores)
         size = parts * MEASURES
-        self.guess = -math.log(vocabulary)
+        self.uniform = -math.log(vocabulary)
         self.register_buffer("decays", torch.tensor(DECAYS), persistent=False)
-        self.register_buffer("centre", torch.zeros(size))
-        self.register_buffer("spread", torch.ones(size))
-        self.inward = nn.Linear(size, HIDDEN)
-        self.table = nn.Embedding(min(vocabulary, TABLED + 1) + 1, HIDDEN)  # the first row: nothing was read yet
-        self.outward = nn.Linear(HIDDEN, parts)
-        self.begin(scores)
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("deviation", torch.ones(size))
+        self.input = nn.Linear(size, HIDDEN)
+        self.embedding = nn.Embedding(min(vocabulary, EMBEDDED + 1) + 1, HIDDEN)  # first row: empty history
+        self.output = nn.Linear(HIDDEN, parts)
+        self.set_constant(scores)
 
-    def begin(self, scores: Tensor) -> None:
+    def set_constant(self, scores: Tensor) -> None:
         with torch.no_grad():
-            nn.init.zeros_(self.table.weight)
-            nn.init.zeros_(self.outward.weight)
-            self.outward.bias.copy_(scores)
+            nn.init.zeros_(self.embedding.weight)
+            nn.init.zeros_(self.output.weight)
+            self.output.bias.copy_(scores)
 
     def standardise(self, features: Tensor) -> None:
-        """Take the mean and the spread of features (N, F) for those of all text."""
-        self.centre.copy_(features[:, :-1].mean(0))
-        self.spread.copy_(features[:, :-1].std(0).clamp(min=1e-3))
+        """Estimate the mean and standard deviation of the features from (N, F)."""
+        self.mean.copy_(features[:, :-1].mean(0))
+        self.deviation.copy_(features[:, :-1].std(0).clamp(min=1e-3))
 
     def scores(self, features: Tensor) -> Tensor:
-        measured, last = features[..., :-1], features[..., -1]
-        hidden = self.inward((measured - self.centre) / self.spread) + self.table(last.long())
-        return cast(Tensor, self.outward(torch.tanh(hidden)))
+        measures, last = features[..., :-1], features[..., -1]
+        hidden = self.input((measures - self.mean) / self.deviation) + self.embedding(last.long())
+        return cast(Tensor, self.output(torch.tanh(hidden)))
 
-    def start(self, log_probs: Sequence[Tensor]) -> View:
+    def start(self, log_probs: Sequence[Tensor]) -> GateFeatures:
         rows = log_probs[0].shape[0]
-        means = log_probs[0].new_full((rows, len(log_probs), len(DECAYS)), self.guess)
-        return self._view(log_probs, means[:, None], means, means.new_zeros(rows, 1))
+        means = log_probs[0].new_full((rows, len(log_probs), len(DECAYS)), self.uniform)
+        return self._features(log_probs, means[:, None], means, means.new_zeros(rows, 1))
 
-    def extend(self, tokens: Tensor, log_probs: Sequence[Tensor], state: State) -> View:
-        predicted, before = cast(Memory, state)
-        judged = torch.stack(  # (B, K, P): the first token was predicted by what is remembered, the others just now
+    def extend(self, tokens: Tensor, log_probs: Sequence[Tensor], state: State) -> GateFeatures:
+        predicted, before = cast(ContextGateState, state)
+        past = torch.stack(  # (B, K, P): the first token was predicted in the previous call
             [
                 torch.cat([_at(first, tokens[:, :1]), _at(later[:, :-1], tokens[:, 1:])], dim=1)
                 for first, later in zip((one[:, None] for one in predicted), log_probs, strict=True)
             ],
             dim=-1,
         )
-        means = running_means(judged.clamp(min=-FAR), before, self.decays)
-        return self._view(log_probs, means, means[:, -1], 1 + tokens.clamp(max=TABLED))
+        means = running_means(past.clamp(min=-MAX_SURPRISAL), before, self.decays)
+        return self._features(log_probs, means, means[:, -1], 1 + tokens.clamp(max=EMBEDDED))
 
-    def _view(self, log_probs: Sequence[Tensor], means: Tensor, after: Tensor, rows: Tensor) -> View:
-        """Features from predictions (B, K, V) each, running means (B, K, P, R), and rows of the table (B, K).
+    def _features(self, log_probs: Sequence[Tensor], means: Tensor, after: Tensor, rows: Tensor) -> GateFeatures:
+        """Features from predictions (B, K, V) each, running means (B, K, P, R), and embedding rows (B, K).
 
-        The row is a feature like the others, the last of them, so that whoever keeps features keeps one tensor.
+        The embedding row is the last feature, so that all features are in one tensor.
         """
         average = torch.stack(tuple(log_probs)).mean(0)
         measures = []
         for one in log_probs:
-            chances = one.exp()
-            entropy = -(chances * one).sum(-1)
-            apart = -entropy - (chances * average).sum(-1)
-            measures += [entropy, one.amax(-1), apart.clamp(max=FAR)]
+            probabilities = one.exp()
+            entropy = -(probabilities * one).sum(-1)
+            divergence = -entropy - (probabilities * average).sum(-1)
+            measures += [entropy, one.amax(-1), divergence.clamp(max=MAX_SURPRISAL)]
         features = torch.cat([torch.stack(measures, dim=-1), means.flatten(2), rows[..., None].to(means)], dim=-1)
-        return View(features, Memory(tuple(one[:, -1].clone() for one in log_probs), after))
+        return GateFeatures(features, ContextGateState(tuple(one[:, -1].clone() for one in log_probs), after))
 
 
 GATES: Mapping[str, type[FixedGate | LearnedGate | ContextGate]] = {
@@ -179,22 +179,22 @@ GATES: Mapping[str, type[FixedGate | LearnedGate | ContextGate]] = {
 
 
 def _at(log_probs: Tensor, tokens: Tensor) -> Tensor:
-    """(B, K, V) and (B, K) to (B, K)."""
+    """Log-probabilities (B, K) of tokens (B, K) from (B, K, V)."""
     return log_probs.gather(-1, tokens[..., None])[..., 0]
 
 
 def running_means(values: Tensor, before: Tensor, decays: Tensor) -> Tensor:
     """m_t = λ m_{t−1} + (1 − λ) x_t for x (B, K, P) from m_0 (B, P, R): (B, K, P, R).
 
-    Over a block this is a product with the lower-triangular matrix (1 − λ) λ^{t−s}, so only blocks are a loop.
+    Within a block this is a product with the lower-triangular matrix (1 − λ) λ^{t−s}; the loop is over blocks.
     """
     found = []
     for block in torch.split(values, BLOCK, dim=1):
         steps = torch.arange(block.shape[1], device=values.device)
         ages = (steps[:, None] - steps).clamp(min=0)
         kernel = ((1 - decays[:, None, None]) * decays[:, None, None] ** ages).tril()  # (R, K, K)
-        fading = decays ** (steps[:, None] + 1)  # (K, R)
-        means = torch.einsum("rts,bsp->btpr", kernel, block) + before[:, None] * fading[:, None]
+        decayed = decays ** (steps[:, None] + 1)  # (K, R)
+        means = torch.einsum("rts,bsp->btpr", kernel, block) + before[:, None] * decayed[:, None]
         before = means[:, -1]
         found.append(means)
     return torch.cat(found, dim=1)

@@ -1,4 +1,4 @@
-"""A weighted sum of models."""
+"""Mixtures: a weighted sum of models."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class MixtureConfig(BlendConfig):
     def _probabilities(self) -> Self:
         if self.weights is not None and (min(self.weights) < 0 or sum(self.weights) <= 0):
             given = ", ".join(f"{weight:g}" for weight in self.weights)
-            raise ValueError(f"the weights of a mixture are shares of one, got {given}; give positive numbers")
+            raise ValueError(f"the weights of a mixture must not be negative and must have a positive sum, got {given}")
         return self
 
 
 class Mixture(Blend):
     """A weighted sum of models over one vocabulary: P = Σ_i γ_i P_i with fixed, learned or context-gated γ.
 
-    γ is the softmax of the gate's scores. The sum is at least γ_i P_i for every part, so it loses at most −log γ_i to
-    the best of them, and it wins where different parts are right at different places (Jelinek & Mercer, 1980).
+    γ is the softmax of the gate scores. The sum is at least γ_i P_i for every part, so it is at most −log γ_i nats
+    worse than the best of them, and better where different parts are right at different positions (linear
+    interpolation, Jelinek & Mercer 1980).
     """
 
     Config = MixtureConfig
@@ -38,9 +39,9 @@ class Mixture(Blend):
         return scores.softmax(-1)
 
     def combine(self, log_probs: Sequence[Tensor], scores: Tensor) -> Tensor:
-        shares = scores.log_softmax(-1).unbind(-1)
-        weighed = [share[..., None] + one for share, one in zip(shares, log_probs, strict=True)]
-        return torch.stack(weighed).logsumexp(0)
+        log_weights = scores.log_softmax(-1).unbind(-1)
+        weighted = [weight[..., None] + one for weight, one in zip(log_weights, log_probs, strict=True)]
+        return torch.stack(weighted).logsumexp(0)
 
     def evidence(
         self, log_probs: Sequence[Tensor], targets: Tensor, features: Tensor, generator: torch.Generator

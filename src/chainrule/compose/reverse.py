@@ -1,9 +1,9 @@
-"""Reading from right to left.
+"""Right-to-left models.
 
-The chain rule holds in any order: log P(x) = Σ_t log P(x_t | x_>t) too. A model of that order is an ordinary
-autoregressive model of texts that have been turned round, so `Reverse` changes no number of the model within. It says,
-as a type, that the tokens which it is given run from the end of the text to its start; whoever stands between text
-and tokens (`runs.Run`, `api.train`) asks `is_right_to_left` and turns them with the functions below.
+The chain rule holds in any order, also log P(x) = Σ_t log P(x_t | x_>t). A right-to-left model is an ordinary
+autoregressive model of reversed texts, so `Reverse` only delegates to its inner model. It declares by its type that its
+input tokens run from the end of the text to the start; code that converts between text and tokens checks
+`is_right_to_left` and reverses them with the functions below.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from chainrule.types import Batch, Sequences, State
 
 
 class ReverseConfig(ModelConfig):
-    model: dict[str, Any] = Field(description="the model that reads: its family and that family's settings")
+    model: dict[str, Any] = Field(description="the inner model: its family and that family's settings")
 
 
 class Reverse(NeuralModel, Composite):
-    """A neural model that reads from right to left: each token is predicted from the ones after it.
+    """A neural right-to-left model: each token is predicted from the ones after it.
 
-    log P(x) = Σ_t log P(x_t | x_>t). Rows are given in the order of reading, the last token of the text first, EOS
-    at the end as ever; `text_log_prob` takes them in the order of the text.
+    log P(x) = Σ_t log P(x_t | x_>t). Input rows are reversed, the last token of the text first, with EOS still at the
+    end; `text_log_prob` takes rows in text order.
     """
 
     Config = ReverseConfig
@@ -45,12 +45,12 @@ class Reverse(NeuralModel, Composite):
         super().__init__(config)
         inner = model or build_part(config.model, config.vocabulary, where="model.model")
         if not isinstance(inner, NeuralModel):
-            raise ConfigError(f"reverse reads with a neural family, and this is a {config.model['family']}; name one")
+            raise ConfigError(f"reverse needs a neural family, got {config.model['family']!r}; use one such as gpt")
         self.model = inner
 
     @classmethod
     def of(cls, model: NeuralModel) -> Self:
-        """The same weights, given texts that have been turned round."""
+        """Wrap an existing model of reversed texts."""
         return cls(ReverseConfig(vocabulary=model.vocabulary, model=part_settings(model)), model)
 
     @property
@@ -59,13 +59,13 @@ class Reverse(NeuralModel, Composite):
 
     @property
     def right_to_left(self) -> bool:
-        return not is_right_to_left(self.model)  # twice round is forwards
+        return not is_right_to_left(self.model)  # reversed twice is left to right
 
     def text_log_prob(self, batch: Batch) -> Tensor:
-        """(B,) nats of rows in the order of the text."""
+        """Log-probabilities (B,) of rows in text order."""
         return self.log_prob(Batch(reversed_sequences(batch.target), batch.source))
 
-    # All else is the model within.
+    # All else is delegated.
 
     @property
     def bos(self) -> int:
@@ -99,17 +99,17 @@ class Reverse(NeuralModel, Composite):
 
 
 def reversed_sequences(rows: Sequences) -> Sequences:
-    """Each row from its end to its start; what lies past its length stays there."""
-    places = torch.arange(rows.ids.shape[1], device=rows.ids.device).expand_as(rows.ids)
-    places = (rows.lengths[:, None] - 1 - places).where(rows.mask, places)
-    return Sequences(rows.ids.gather(1, places), rows.lengths)
+    """Reverse each row; padding stays at the end."""
+    positions = torch.arange(rows.ids.shape[1], device=rows.ids.device).expand_as(rows.ids)
+    positions = (rows.lengths[:, None] - 1 - positions).where(rows.mask, positions)
+    return Sequences(rows.ids.gather(1, positions), rows.lengths)
 
 
 def reversed_corpus(corpus: Corpus) -> Corpus:
-    """A corpus in the order of reading: a stream as a whole, documents each by itself, with EOS at the end as ever."""
+    """Reverse a corpus: a stream as a whole, documents one by one, with EOS still at their end."""
     if corpus.offsets is None:
         return replace(corpus, tokens=corpus.tokens[::-1])
-    places = np.arange(len(corpus))
+    positions = np.arange(len(corpus))
     begins, ends = (np.repeat(edges, np.diff(corpus.offsets)) for edges in (corpus.offsets[:-1], corpus.offsets[1:]))
-    places = np.where(places == ends - 1, places, begins + ends - 2 - places)
-    return replace(corpus, tokens=corpus.tokens[places])
+    positions = np.where(positions == ends - 1, positions, begins + ends - 2 - positions)
+    return replace(corpus, tokens=corpus.tokens[positions])
