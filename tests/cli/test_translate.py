@@ -178,7 +178,7 @@ def test_scoring_says_what_is_missing_or_does_not_match(chainrule: Command, run:
     latin.write_bytes(b"caf\xe9\nx\n")
     task = ("score", run, "--task", "translation", "--source", two)
     for words, message in (
-        ((*task, "--references", one), "2 sources came with 1 references"),
+        ((*task, "--references", one), "got 1 references for 2 sources"),
         ((*task, "--references", latin), "is not UTF-8 text"),
         ((*task, "--references", tmp_path / "none"), "there is no file"),
         (task, "takes the files --source and --references"),

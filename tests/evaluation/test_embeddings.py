@@ -1,4 +1,4 @@
-"""Neighbours, analogies and similarities of vectors whose answers can be seen."""
+"""Neighbours, analogies and similarities of vectors with known answers."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def test_the_nearest_words_come_first_and_a_word_is_not_its_own_neighbour(vector
     assert len(vectors.nearest("king", 100)) == len(WORDS) - 1
 
 
-def test_a_king_without_a_man_with_a_woman_is_a_queen(vectors: WordVectors) -> None:
+def test_king_minus_man_plus_woman_is_queen(vectors: WordVectors) -> None:
     assert vectors.analogy("man", "king", "woman", 1)[0].word == "queen"
 
 
-def test_an_unknown_word_is_refused_by_name_with_near_spellings(vectors: WordVectors) -> None:
+def test_an_unknown_word_is_refused_with_similar_spellings(vectors: WordVectors) -> None:
     with pytest.raises(ConfigError, match=r"'quen' is not in the vocabulary of 7 words; did you mean 'queen'\?"):
         vectors.nearest("quen")
-    with pytest.raises(ConfigError, match="choose a word of the training text"):
+    with pytest.raises(ConfigError, match="choose a word that occurs in the training text"):
         vectors.nearest("zzzzzz")
 
 
-def test_a_map_keeps_the_distances_of_what_lies_on_a_plane() -> None:
+def test_a_map_preserves_the_distances_of_points_on_a_plane() -> None:
     angles = np.linspace(0, 1, 6)
     rows = np.stack([np.cos(angles), np.sin(angles), 0 * angles, 0 * angles], axis=1).astype(np.float32)
     names, points = WordVectors(list("abcdef"), rows).around("a", 5)
@@ -79,7 +79,9 @@ def test_a_restricted_vocabulary_leaves_out_rare_words(vectors: WordVectors, tmp
     assert [one.answered for one in found.sections.values()] == [1, 0]
 
 
-def test_similarities_rank_as_people_rank_and_unknown_pairs_are_counted(vectors: WordVectors, tmp_path: Path) -> None:
+def test_similarities_correlate_with_judgements_and_unknown_pairs_are_counted(
+    vectors: WordVectors, tmp_path: Path
+) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text("# a comment\nword 1\tword 2\tHuman\napple\tpear\t9.0\nking\tqueen\t5\nman\twoman\t1\nking\tx\t3\n")
     assert not is_analogies(file)
@@ -88,13 +90,13 @@ def test_similarities_rank_as_people_rank_and_unknown_pairs_are_counted(vectors:
     assert (found.pairs, found.unknown) == (3, 1)
 
 
-def test_the_most_frequent_spelling_stands_for_a_word(vectors: WordVectors) -> None:
+def test_folding_case_keeps_the_most_frequent_spelling(vectors: WordVectors) -> None:
     folded = vectors.first(7, fold_case=True)
     assert list(folded.words) == ["man", "woman", "king", "queen", "apple", "pear"]
     np.testing.assert_array_equal(folded.vectors[4], FRUIT)
 
 
-def test_equal_values_share_their_rank() -> None:
+def test_ties_get_their_mean_rank() -> None:
     assert ranks(np.array([10.0, 20.0, 10.0, 5.0])).tolist() == [2.5, 4.0, 2.5, 1.0]
     assert spearman(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 4.0, 9.0, 16.0])) == pytest.approx(1.0)
     assert spearman(np.array([1.0, 2.0, 3.0]), np.array([3.0, 1.0, 2.0])) == pytest.approx(-0.5)
@@ -102,7 +104,7 @@ def test_equal_values_share_their_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "read", "words"),
+    ("content", "read", "message"),
     [
         (": section\na b c\n", read_analogies, "line 2: expected four words"),
         ("a b c d\n", read_analogies, "line 1"),
@@ -111,13 +113,13 @@ def test_equal_values_share_their_rank() -> None:
         ("", read_similarities, "no pairs"),
     ],
 )
-def test_a_file_in_another_form_is_refused_by_its_line(tmp_path: Path, content: str, read: object, words: str) -> None:
+def test_a_malformed_file_is_refused_with_its_line(tmp_path: Path, content: str, read: object, message: str) -> None:
     file = tmp_path / "file.txt"
     file.write_text(content)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         read(file)  # type: ignore[operator]
 
 
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
         read_similarities(tmp_path / "nowhere")

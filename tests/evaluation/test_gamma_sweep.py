@@ -33,7 +33,7 @@ def test_a_sweep_scores_one_model_at_every_gamma(tmp_path: Path) -> None:
     assert [point.gamma for point in points] == [None, 0.0, 0.4, 1.0]
     assert len({point.nats_per_token for point in points}) == 4
     reached = {record.get("gamma") for record in run.folder.records("metrics.jsonl")} - {None}
-    assert reached  # the share is among the figures of training
+    assert reached  # γ is among the training metrics
     draw_sweep(points, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").stat().st_size > 5000
 

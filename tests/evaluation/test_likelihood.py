@@ -20,7 +20,7 @@ def tokens(count: int) -> np.ndarray:
 
 
 def surprisal(model: AutoregressiveModel, ids: np.ndarray) -> float:
-    """Nats of the last token given the others, straight from the interface."""
+    """Nats of the last token given the others, by the model's interface."""
     batch = Batch(Sequences.full(torch.from_numpy(ids.astype(np.int64))[None]))
     with torch.no_grad():
         return -float(model.token_log_probs(batch)[0, -1])
@@ -28,7 +28,7 @@ def surprisal(model: AutoregressiveModel, ids: np.ndarray) -> float:
 
 @pytest.mark.parametrize("family", ["ngram", "recurrent"])
 def test_a_carried_stream_is_scored_as_one_sequence(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chainrule.evaluation.likelihood.TOKENS_AT_ONCE", 16)
+    monkeypatch.setattr("chainrule.evaluation.likelihood.MAX_BATCH_TOKENS", 16)
     model, ids = tiny_model(family), tokens(100)
     result = score(model, Corpus.of_tokens(ids, 5))
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_a_carried_stream_is_scored_as_one_sequence(family: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("stride", [1, 5, 8, 16])
-def test_a_window_scores_what_the_ones_before_it_have_not(stride: int) -> None:
+def test_each_window_scores_the_tokens_that_earlier_ones_have_not(stride: int) -> None:
     model, ids = tiny_model("gpt"), tokens(43)  # its context is 16
     corpus = Corpus.of_tokens(ids, 5)
     total, done = 0.0, 0
@@ -54,7 +54,7 @@ def test_a_window_scores_what_the_ones_before_it_have_not(stride: int) -> None:
     assert (result.protocol.context, result.protocol.stride) == (16, stride)
 
 
-def test_more_context_is_stated_and_changes_the_number() -> None:
+def test_the_stride_is_in_the_protocol_and_changes_the_score() -> None:
     model, corpus = tiny_model("gpt"), Corpus.of_tokens(tokens(60), 5)
     wide, narrow = (score(model, corpus, protocol_for(model, corpus, stride=stride)) for stride in (1, 16))
     assert wide.nats_per_token != narrow.nats_per_token
@@ -70,7 +70,7 @@ def three_documents() -> tuple[np.ndarray, Corpus]:
     return ids, corpus
 
 
-def test_documents_are_scored_each_from_its_own_start_with_its_end() -> None:
+def test_each_document_is_scored_from_bos_to_eos() -> None:
     model = tiny_model("recurrent")
     ids, corpus = three_documents()
     documents = Sequences.pack([ids[0:3], ids[3:5], ids[5:9]])
@@ -92,7 +92,7 @@ def test_a_limit_on_the_tokens_may_lie_within_a_document() -> None:
     assert result.nats_per_token * 7 == pytest.approx(expected, rel=1e-5)
 
 
-def test_figures_follow_from_the_nats() -> None:
+def test_metrics_follow_from_the_nats() -> None:
     tokenizer = train_tokenizer("chars", lambda: ["abc d\n"])
     model = tiny_model("ngram", vocabulary=tokenizer.vocabulary)
     corpus = Corpus.of_text("dab é\n", tokenizer)
@@ -104,8 +104,8 @@ def test_figures_follow_from_the_nats() -> None:
     assert result.unknown == 1
 
 
-def test_bits_per_byte_do_not_depend_on_how_a_uniform_model_cuts_the_text() -> None:
-    """A model that finds all texts of a length equally likely scores the same by characters and by bytes."""
+def test_bits_per_byte_of_a_uniform_model_do_not_depend_on_the_tokenizer() -> None:
+    """A model that gives all texts of a length equal probability has the same score with characters and bytes."""
     text = "ab" * 20
     for spec in ("chars", "bytes"):
         tokenizer = train_tokenizer(spec, lambda: [text])
@@ -135,5 +135,5 @@ def test_a_stride_beyond_the_context_is_refused() -> None:
     model = tiny_model("gpt")
     with pytest.raises(ConfigError, match="1 to 16"):
         protocol_for(model, Corpus.of_tokens(tokens(20), 5), stride=17)
-    with pytest.raises(ConfigError, match="no context limit"):
+    with pytest.raises(ConfigError, match="unlimited context"):
         protocol_for(tiny_model("recurrent"), Corpus.of_tokens(tokens(20), 5), stride=4)

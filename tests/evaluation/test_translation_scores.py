@@ -1,4 +1,4 @@
-"""Translations against references."""
+"""Metrics of translations against references."""
 
 import builtins
 import math
@@ -15,14 +15,14 @@ from chainrule.tokenizers.words import Words
 REFERENCES = ["Der Hund sitzt auf der Matte .", "Ein Vogel in der Hand ist viel wert ."]
 
 
-def test_the_references_themselves_score_full_marks():
+def test_the_references_themselves_have_perfect_scores():
     found = corpus_scores(REFERENCES, REFERENCES)
     assert found["bleu"] == pytest.approx(100.0)
     assert found["chrf"] == pytest.approx(100.0)
     assert found["exact_match"] == 1.0
 
 
-def test_figures_are_sacrebleus_own_with_their_signatures():
+def test_scores_and_signatures_are_those_of_sacrebleu():
     sacrebleu = pytest.importorskip("sacrebleu")
     hypotheses = ["Der Hund liegt auf der Matte .", REFERENCES[1]]
     found = corpus_scores(hypotheses, REFERENCES)
@@ -34,13 +34,13 @@ def test_figures_are_sacrebleus_own_with_their_signatures():
     assert "nc:6" in found["chrf_signature"]
 
 
-def test_case_counts_and_white_space_around_a_text_does_not():
+def test_matching_is_cased_and_ignores_surrounding_white_space():
     assert corpus_scores([f" {REFERENCES[0]}\n"], REFERENCES[:1])["exact_match"] == 1.0
     assert corpus_scores([REFERENCES[0].lower()], REFERENCES[:1])["bleu"] < 90.0
 
 
 @pytest.mark.parametrize("language", ["zh", "zh-CN", "ZH_tw"])
-def test_chinese_is_cut_into_characters(language):
+def test_chinese_is_tokenized_by_characters(language):
     hypotheses, references = ["我喜欢喝热的绿茶"], ["我喜欢喝冷的绿茶"]
     found = corpus_scores(hypotheses, references, target_language=language)
     assert "tok:zh" in found["bleu_signature"]
@@ -48,12 +48,12 @@ def test_chinese_is_cut_into_characters(language):
 
 
 @pytest.mark.parametrize(("hypotheses", "references"), [(["a"], []), ([], [])])
-def test_texts_that_do_not_pair_up_or_are_not_there_are_refused(hypotheses, references):
+def test_unpaired_or_missing_texts_are_refused(hypotheses, references):
     with pytest.raises(DataError, match="give"):
         corpus_scores(hypotheses, references)
 
 
-def test_without_sacrebleu_the_extra_is_named(monkeypatch):
+def test_without_sacrebleu_the_error_names_the_extra(monkeypatch):
     real = builtins.__import__
 
     def refuse(name, *arguments, **words):
@@ -81,7 +81,7 @@ def test_a_model_is_scored_by_its_translations_and_by_the_likelihood_of_the_refe
     references = ["x y", "", "z", "y " * 40]
     seen = []
     found = score_translations(translator, sources, references, Search(beam=2, slack=3), batch=2, progress=seen.append)
-    assert (found.sentences, found.carried, found.unscored) == (4, 2, 2)
+    assert (found.sentences, found.untranslated, found.unscored) == (4, 2, 2)
     pairs = translator.log_probs([sources[0], sources[1]], [references[0], references[1]])
     assert found.tokens == sum(tokens for _, tokens in pairs) == 4
     assert found.nats_per_token == pytest.approx(-sum(nats for nats, _ in pairs) / 4)
@@ -90,5 +90,5 @@ def test_a_model_is_scored_by_its_translations_and_by_the_likelihood_of_the_refe
 
 
 def test_sources_and_references_of_different_numbers_are_refused(translator):
-    with pytest.raises(DataError, match="2 sources came with 1 references"):
+    with pytest.raises(DataError, match="got 1 references for 2 sources"):
         score_translations(translator, ["a", "b"], ["x"], Search())

@@ -85,6 +85,6 @@ def test_by_default_words_that_come_up_fewer_than_five_times_are_unknown(text_fi
     (tmp_path / "rare.txt").write_text("unicorn\n" + text_file.read_text())
     run = train("word2vec", data=str(tmp_path / "rare.txt"), out=tmp_path / "run", steps=1)
     assert isinstance(run, WordVectorRun)
-    assert "bird" in run.vectors.places
-    assert "unicorn" not in run.vectors.places
-    assert not set(run.vectors.places) & {"\n", "", "<unk>", "\ufffd"}
+    assert "bird" in run.vectors.indices
+    assert "unicorn" not in run.vectors.indices
+    assert not set(run.vectors.indices) & {"\n", "", "<unk>", "\ufffd"}

@@ -1,7 +1,6 @@
-"""What each share of the two branches of a hybrid is worth: likelihood and BLEU for γ from 0 to 1.
+"""Likelihood and BLEU of a hybrid as a function of the mixing weight γ of its two branches.
 
-The weights are those of one trained model; only γ is set to each value in turn. So the sweep tells how good either
-branch is by itself, at the ends, and what a mixture of the two gains, between them.
+The weights are those of one trained model; only γ varies. γ = 0 and γ = 1 are the branches by themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ GAMMAS = tuple(step / 10 for step in range(11))
 
 
 class SweepPoint(Settings):
-    """The model at one γ; its own, which may follow the text, where γ is None."""
+    """Metrics at one γ; None is the model's own γ, which may depend on the context."""
 
     gamma: float | None
     nats_per_token: float
@@ -38,14 +37,16 @@ def sweep_gamma(
     target_language: str = "",
     progress: Callable[[SweepPoint], None] | None = None,
 ) -> list[SweepPoint]:
-    """Score held-out pairs with the model's own γ, and then with each of the others."""
+    """Score held-out pairs with the model's own γ, and with each of `gammas`."""
     model = translator.model
     if not isinstance(model, HybridModel):
-        raise ConfigError(f"{type(model).__name__} has no γ; sweep a run of hybrid")
+        raise ConfigError(f"{type(model).__name__} has no γ; use a run of hybrid")
     points = []
     for gamma in (None, *gammas):
-        held = translator if gamma is None else replace(translator, model=model.with_gamma(gamma))
-        found = score_translations(held, sources, references, search or Search(beam=1), target_language=target_language)
+        at_gamma = translator if gamma is None else replace(translator, model=model.with_gamma(gamma))
+        found = score_translations(
+            at_gamma, sources, references, search or Search(beam=1), target_language=target_language
+        )
         points.append(SweepPoint(gamma=gamma, nats_per_token=found.nats_per_token, bleu=found.bleu, chrf=found.chrf))
         if progress is not None:
             progress(points[-1])
@@ -53,11 +54,11 @@ def sweep_gamma(
 
 
 def draw_sweep(points: Sequence[SweepPoint], file: Path) -> None:
-    """A plot of nats/token and BLEU over γ; dashed lines are the model's own γ."""
+    """Plot nats/token and BLEU over γ; dashed lines are the model's own γ."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("drawing a sweep of γ", "plots") from None
+        raise MissingExtra("plotting a sweep of γ", "plots") from None
     figure = Figure(figsize=(7, 4), layout="constrained")
     left = figure.subplots()
     right = left.twinx()
@@ -72,5 +73,5 @@ def draw_sweep(points: Sequence[SweepPoint], file: Path) -> None:
             axes.axhline(getattr(own, name), color=colour, linestyle="--", linewidth=1)
         axes.set_ylabel(label, color=colour)
         axes.tick_params(axis="y", colors=colour)
-    left.set_xlabel("γ, the share of the branch that sees no target")
+    left.set_xlabel("γ, weight of the parallel branch")
     figure.savefig(file, dpi=150)

@@ -1,4 +1,4 @@
-"""How likely a model finds images: the same nats as of any sequence, in the units of images.
+"""The likelihood of images in their usual units.
 
 With N images of D = H · W · C values each, nats/image = Σ −log P(x) / N and bits/dim = nats/image / (D log 2).
 """
@@ -15,12 +15,12 @@ from chainrule.evaluation.likelihood import Protocol, Score
 
 
 class ImageScore(Settings):
-    """The numbers, and what they rest on."""
+    """Metrics, and how they were measured."""
 
     nats_per_image: float
     bits_per_dim: float = Field(description="bits for each channel of each pixel")
     nats_per_token: float
-    accuracy: float | None = Field(description="share of values that were the model's first choice")
+    accuracy: float | None = Field(description="fraction of values that were the most probable ones")
     tokens: int
     images: int
     protocol: Protocol

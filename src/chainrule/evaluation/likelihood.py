@@ -1,18 +1,19 @@
-"""How likely a model finds a text, and by which protocol that was measured.
+"""The likelihood of a text under a model, and the protocol by which it was measured.
 
-A perplexity means little without the context that each prediction saw, so every score carries its protocol:
+A perplexity means little without the context that each prediction has, so every score includes its protocol:
 
-- `carried`: one pass from the first token to the last; a prediction sees all that came before it. For models that
-  read sequences of any length.
-- `windows`: windows of `context` tokens, moved by `stride`. Each window is read from BOS, and only the tokens that
-  no earlier window has scored count, so a prediction sees at least `context − stride` tokens (but for the first
-  window), at most `context − 1`.
-- `documents`: each document is a sequence of its own, from BOS to its EOS; documents longer than the context are
-  read by windows. With a source, as for translation, every window is read given the source of its document.
-- `whole`: each document at once, given its source, by a parallel model, whose probability of a whole does not fall into
-  those of its tokens. Documents that the model cannot write at all, being too long, are counted and left out.
+- `carried`: one pass from the first token to the last with carried state; a prediction sees all earlier tokens. For
+  models with unlimited context.
+- `windows`: windows of `context` tokens with a stride of `stride`. Each window starts at BOS, and only tokens that no
+  earlier window has scored count, so a prediction sees at least `context − stride` tokens (except in the first
+  window) and at most `context − 1`.
+- `documents`: each document is a sequence of its own, from BOS to EOS; documents longer than the context are read by
+  windows. For conditional models every window is conditioned on the source of its document.
+- `whole`: each document at once, given its source, by a parallel model, whose sequence probability does not factorise
+  over tokens. Documents that are too long for the model are counted and excluded.
 
-Bits per byte refer to the raw UTF-8 text, so scores of different tokenizers compare. Shape letters: N predictions.
+Bits per byte refer to the raw UTF-8 text, so scores with different tokenizers are comparable. Shape letters: N
+predictions.
 """
 
 from __future__ import annotations
@@ -38,47 +39,47 @@ from chainrule.interface.base import AutoregressiveModel, DensityModel
 from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.types import Batch, Sequences
 
-LOGITS_AT_ONCE = 1 << 22  # numbers in one piece of logits; bounds the memory of scoring
-TOKENS_AT_ONCE = 4096
-WINDOWS_AT_ONCE = 1024  # that are looked at together, to batch those of like length
-SOURCE_MISSING = "this model translates, and its text was given without a source; give pairs"
+MAX_LOGITS = 1 << 22  # values per batch of logits; bounds the memory of scoring
+MAX_BATCH_TOKENS = 4096
+BUFFERED_WINDOWS = 1024  # windows buffered to batch them by length
+SOURCE_MISSING = "this model needs a source for each text, and none was given; give pairs"
 
 
 class Protocol(Settings):
-    """How a text was read; stored with every number."""
+    """How a text was read; stored with every score."""
 
     method: Literal["carried", "windows", "documents", "whole"]
-    context: int | None = Field(None, description="tokens that a window holds; none: no limit")
-    stride: int | None = Field(None, description="tokens that a window moves by")
-    carry_over: bool = Field(description="whether a prediction sees across segments to the start of the text")
-    eos: bool = Field(description="whether the end of each document is predicted and counted")
-    source: bool = Field(False, description="whether each document was read given its source")
-    source_context: int | None = Field(None, description="tokens of a source that were read; none: all")
-    pieces: int = Field(1, description="parts of the stream that were read independently, each from its own start")
-    tokens: int | None = Field(None, description="only so many tokens from the start were scored; none: all")
+    context: int | None = Field(None, description="tokens per window; none: unlimited")
+    stride: int | None = Field(None, description="tokens between the starts of windows")
+    carry_over: bool = Field(description="whether predictions see all earlier tokens of the text")
+    eos: bool = Field(description="whether EOS of each document is scored")
+    source: bool = Field(False, description="whether documents are conditioned on their sources")
+    source_context: int | None = Field(None, description="maximum source tokens; none: unlimited")
+    pieces: int = Field(1, description="parts of the stream that are read independently")
+    tokens: int | None = Field(None, description="number of tokens from the start that are scored; none: all")
     words: str = "separated by white space, plus one for each line end"
 
 
 class Score(Settings):
-    """The numbers, and what they rest on."""
+    """Metrics, and how they were measured."""
 
     nats_per_token: float
     bits_per_byte: float
     perplexity: float
     word_perplexity: float
     accuracy: float | None = Field(
-        description="share of tokens that were the model's first choice; none where it has no next token"
+        description="fraction of tokens that were the most probable ones; none for parallel models"
     )
     tokens: int
     bytes: int
     words: int
-    unknown: int = Field(description="tokens outside the vocabulary; bits/byte is too low by what they hide")
-    impossible: int = Field(0, description="whole documents that the model cannot write; they are not in the numbers")
+    unknown: int = Field(description="number of unknown tokens; bits/byte does not include the text that they hide")
+    impossible: int = Field(0, description="number of documents with probability 0, which are excluded")
     protocol: Protocol
 
 
 class Predictions(NamedTuple):
-    """Some tokens of a text, in any order, with the logits that predicted them."""
+    """Some tokens of a text, in any order, with the logits that predict them."""
 
     where: Tensor  # (N,) index of the token in the corpus
     targets: Tensor  # (N,)
@@ -93,7 +94,7 @@ def protocol_for(
     pieces: int = 1,
     tokens: int | None = None,
 ) -> Protocol:
-    """The usual way to read this corpus with this model: no limit where the model has none, else half-overlapping."""
+    """The default protocol of a model and corpus: carried state if the context is unlimited, else half-overlapping."""
     context = model.context
     if isinstance(model, ParallelModel):
         return Protocol(
@@ -101,8 +102,12 @@ def protocol_for(
             source_context=model.source_context, tokens=tokens,
         )  # fmt: skip
     if stride is not None and (context is None or not 1 <= stride <= context):
-        limit = "the model has no context limit, so there are no windows" if context is None else f"1 to {context}"
-        raise ConfigError(f"stride {stride} cannot be used: {limit}")
+        limit = (
+            "the model has an unlimited context and needs no windows"
+            if context is None
+            else f"it must be 1 to {context}"
+        )
+        raise ConfigError(f"stride {stride} is not possible: {limit}; leave it out")
     if context is not None:
         stride = stride or SlidingWindow.half_overlapping(context).stride
     if corpus.offsets is not None:
@@ -129,10 +134,10 @@ def protocol_for(
 
 
 class Surprisals(NamedTuple):
-    """What every scored token cost, in the order of the text: the evidence behind a score."""
+    """The surprisal of every scored token, in text order."""
 
     nats: npt.NDArray[np.float32]  # (N,)
-    hits: npt.NDArray[np.bool_]  # (N,) whether the token was the model's first choice
+    hits: npt.NDArray[np.bool_]  # (N,) whether the token was the most probable one
     protocol: Protocol
 
 
@@ -145,7 +150,7 @@ def surprisals(
     source: Corpus | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Surprisals:
-    """Read a corpus, each of its documents given that of `source` where there is one.
+    """Surprisals of a corpus, whose documents are conditioned on those of `source` if there is one.
 
     The model should be in evaluation mode.
     """
@@ -154,14 +159,14 @@ def surprisals(
     nats, hits = np.zeros(expected, np.float32), np.zeros(expected, np.bool_)
     count = 0
     for where, targets, logits in predictions(model, corpus, protocol, source):
-        places = where.numpy()
-        nats[places] = F.cross_entropy(logits, targets, reduction="none").float().cpu().numpy()
-        hits[places] = (logits.argmax(-1) == targets).cpu().numpy()
-        count += len(places)
+        positions = where.numpy()
+        nats[positions] = F.cross_entropy(logits, targets, reduction="none").float().cpu().numpy()
+        hits[positions] = (logits.argmax(-1) == targets).cpu().numpy()
+        count += len(positions)
         if progress is not None:
             progress(count / expected)
     if not count:
-        raise DataError("there is nothing to score: the text has no tokens; give a longer one")
+        raise DataError("no tokens to score; give a longer text")
     return Surprisals(nats, hits, protocol)
 
 
@@ -173,7 +178,7 @@ def score(
     source: Corpus | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Score:
-    """Score a corpus, given its sources where there are some. The model should be in evaluation mode."""
+    """Score a corpus, given its sources if there are any. The model should be in evaluation mode."""
     if isinstance(model, ParallelModel):
         return _score_whole(model, corpus, source, protocol or protocol_for(model, corpus), progress)
     assert isinstance(model, AutoregressiveModel)
@@ -181,26 +186,26 @@ def score(
 
 
 def summarise(found: Surprisals, corpus: Corpus) -> Score:
-    """The numbers that a reader wants."""
+    """Metrics from surprisals."""
     total, count = float(found.nats.sum(dtype=np.float64)), len(found.nats)
-    return figures(total, count, corpus, found.protocol, accuracy=float(found.hits.mean()))
+    return metrics_of(total, count, corpus, found.protocol, accuracy=float(found.hits.mean()))
 
 
-def figures(
+def metrics_of(
     total: float, count: int, corpus: Corpus, protocol: Protocol, *, accuracy: float | None, impossible: int = 0
 ) -> Score:
-    """From the nats of so many tokens of a corpus."""
-    share = count / len(corpus)
+    """Metrics from the total nats of `count` tokens of a corpus."""
+    fraction = count / len(corpus)
     return Score(
         nats_per_token=total / count,
-        bits_per_byte=total / math.log(2) / max(1, corpus.bytes * share),
+        bits_per_byte=total / math.log(2) / max(1, corpus.bytes * fraction),
         perplexity=_exp(total / count),
-        word_perplexity=_exp(total / max(1, corpus.words * share)),
+        word_perplexity=_exp(total / max(1, corpus.words * fraction)),
         accuracy=accuracy,
         tokens=count,
-        bytes=round(corpus.bytes * share),
-        words=round(corpus.words * share),
-        unknown=round(corpus.unknown * share),
+        bytes=round(corpus.bytes * fraction),
+        words=round(corpus.words * fraction),
+        unknown=round(corpus.unknown * fraction),
         impossible=impossible,
         protocol=protocol,
     )
@@ -214,7 +219,7 @@ def _score_whole(
     protocol: Protocol,
     progress: Callable[[float], None] | None,
 ) -> Score:
-    """Documents in groups of like length, each at once; those that the limit on tokens cuts through are whole too."""
+    """Score whole documents in batches of similar length, including the one that contains the last scored token."""
     if source is None or corpus.offsets is None:
         raise DataError(SOURCE_MISSING)
     limit = min(len(corpus), protocol.tokens or len(corpus))
@@ -222,7 +227,7 @@ def _score_whole(
     documents = [Window(begin, begin, end, number) for number, (begin, end) in enumerate(edges) if begin < limit]
     lengths = [_length(model, window, source) for window in documents]
     total, count, impossible, read = 0.0, 0, 0, 0
-    for rows in by_length(lengths, len(documents), max(64, LOGITS_AT_ONCE // model.vocabulary)):
+    for rows in by_length(lengths, len(documents), max(64, MAX_LOGITS // model.vocabulary)):
         group = [documents[row] for row in rows]
         fitting = [one for one in group if one.end - one.begin <= (model.context or math.inf)]
         nats = model.log_prob(_batch(model, corpus.tokens, fitting, source)).double() if fitting else torch.zeros(0)
@@ -234,8 +239,8 @@ def _score_whole(
         if progress is not None:
             progress(read / len(documents))
     if not count:
-        raise DataError("there is nothing to score: no text, or none that the model can write; give shorter ones")
-    return figures(total, count, corpus, protocol, accuracy=None, impossible=impossible)
+        raise DataError("no documents to score, or none short enough for the model; give shorter ones")
+    return metrics_of(total, count, corpus, protocol, accuracy=None, impossible=impossible)
 
 
 def _exp(nats: float) -> float:
@@ -245,12 +250,10 @@ def _exp(nats: float) -> float:
 def predictions(
     model: AutoregressiveModel, corpus: Corpus, protocol: Protocol, source: Corpus | None = None
 ) -> Iterator[Predictions]:
-    """Every scored token once, with its logits, in pieces of bounded size."""
+    """Every scored token once with its logits, in pieces of bounded size."""
     if (source is not None) != isinstance(model, Conditional):
         raise DataError(
-            "this model reads one text, and a source was given; leave the source out"
-            if source is not None
-            else SOURCE_MISSING
+            "this model has no source, and one was given; leave it out" if source is not None else SOURCE_MISSING
         )
     limit = min(len(corpus), protocol.tokens or len(corpus))
     if protocol.method == "carried":
@@ -275,19 +278,19 @@ def _carried(model: AutoregressiveModel, tokens: np.ndarray, begin: int, end: in
     """One pass in chunks; the last prediction of a chunk is for the first token of the next."""
     if begin >= end:
         return
-    chunk = max(16, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.vocabulary))
+    chunk = max(16, min(MAX_BATCH_TOKENS, MAX_LOGITS // model.vocabulary))
     step = model.start()
-    waiting = step.logits[0]  # (1, V): the prediction of the next token to be read
+    pending = step.logits[0]  # (1, V): the prediction of the next token
     for first in range(begin, end, chunk):
         ids = _ids(tokens, first, min(end, first + chunk), model.device)
         step = model.extend(ids[None], step.state)
-        logits = torch.cat([waiting, step.logits[0, :-1]])
-        waiting = step.logits[0, -1:]
+        logits = torch.cat([pending, step.logits[0, :-1]])
+        pending = step.logits[0, -1:]
         yield Predictions(torch.arange(first, first + len(ids)), ids, logits)
 
 
 def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[Window]:
-    """Whole documents, or their windows, until the limit is reached, which may be within a document."""
+    """Documents, or their windows, up to the limit, which may be within a document."""
     for document, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         if begin >= limit:
             return
@@ -298,18 +301,18 @@ def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[
 def _windows(
     model: AutoregressiveModel, tokens: np.ndarray, windows: Iterator[Window], source: Corpus | None = None
 ) -> Iterator[Predictions]:
-    """Many windows in one batch, those of like length together, since a batch is padded to its longest."""
-    at_once = TOKENS_AT_ONCE
+    """Windows in batches of similar length, since a batch is padded to its longest."""
+    at_once = MAX_BATCH_TOKENS
     if not model.masks_before_readout:  # then (B, T, V) must fit into memory
-        at_once = min(at_once, LOGITS_AT_ONCE // model.vocabulary)
-    while block := list(itertools.islice(windows, WINDOWS_AT_ONCE)):
+        at_once = min(at_once, MAX_LOGITS // model.vocabulary)
+    while block := list(itertools.islice(windows, BUFFERED_WINDOWS)):
         lengths = [_length(model, window, source) for window in block]
         for rows in by_length(lengths, len(block), at_once):
             yield from _read(model, tokens, [block[row] for row in rows], source)
 
 
 def _length(model: DensityModel, window: Window, source: Corpus | None) -> int:
-    """Tokens of its longer side."""
+    """Number of tokens of its target or source, whichever is longer."""
     return max(window.end - window.begin, 0 if source is None else len(_given(model, source, window)))
 
 
@@ -322,7 +325,7 @@ def _read(
     counts = (positions >= (scored - begins)[:, None]) & (positions < (ends - begins)[:, None])  # (B, T)
     where = (positions + begins[:, None])[counts]
     mask = counts.to(model.device)
-    chunk_size = max(16, LOGITS_AT_ONCE // model.vocabulary)
+    chunk_size = max(16, MAX_LOGITS // model.vocabulary)
     logits = model.logits_in_chunks(batch, mask, chunk_size=chunk_size)
     targets = torch.split(batch.target.ids[mask], chunk_size)
     yield from itertools.starmap(Predictions, zip(torch.split(where, chunk_size), targets, logits, strict=True))
@@ -337,7 +340,7 @@ def _batch(model: DensityModel, tokens: np.ndarray, group: list[Window], source:
 
 
 def _given(model: DensityModel, source: Corpus, window: Window) -> npt.NDArray[np.int64]:
-    """The source of a window's document; of one that the model cannot read whole, the beginning and its EOS."""
+    """The source of a window's document, truncated to the model's source context with EOS at the end."""
     assert source.offsets is not None
     begin, end = source.offsets[window.document : window.document + 2]
     ids = source.tokens[begin:end].astype(np.int64)
@@ -350,18 +353,18 @@ def _ids(tokens: np.ndarray, begin: int, end: int, device: torch.device) -> Tens
 
 
 class Alternative(NamedTuple):
-    """A token that the model might have expected."""
+    """A probable token at a position."""
 
     token: int
     probability: float
 
 
 class TokenScore(NamedTuple):
-    """One token, how surprising it was, and what was expected instead."""
+    """One token, its surprisal, and the most probable alternatives."""
 
     token: int
     surprisal: float  # nats
-    rank: int  # 1: the model's first choice
+    rank: int  # 1: the most probable token
     alternatives: list[Alternative]
 
 
@@ -374,7 +377,7 @@ def token_scores(
     source: Corpus | None = None,
     alternatives: int = 5,
 ) -> list[TokenScore]:
-    """Every token of a corpus by itself, in the order of the text."""
+    """Scores of every token of a corpus, in text order."""
     found: list[TokenScore | None] = [None] * len(corpus)
     for where, targets, logits in predictions(model, corpus, protocol or protocol_for(model, corpus), source):
         log_probs = F.log_softmax(logits, dim=-1)
@@ -382,7 +385,9 @@ def token_scores(
         ranks = (log_probs > chosen).sum(1) + 1
         top, tokens = log_probs.topk(min(alternatives, model.vocabulary), dim=-1)
         columns = (where, targets, chosen[:, 0], ranks, tokens, top.exp())
-        for place, target, log_prob, rank, expected, probabilities in zip(*(c.tolist() for c in columns), strict=True):
+        for position, target, log_prob, rank, expected, probabilities in zip(
+            *(c.tolist() for c in columns), strict=True
+        ):
             others = [Alternative(*pair) for pair in zip(expected, probabilities, strict=True)]
-            found[place] = TokenScore(target, -log_prob, rank, others)
+            found[position] = TokenScore(target, -log_prob, rank, others)
     return [entry for entry in found if entry is not None]

@@ -1,7 +1,7 @@
-"""The loss of models that have an objective of their own and no likelihood, on held-out text.
+"""The held-out loss of models with their own training objective and no likelihood.
 
-What is random about such a loss, which words are hidden say, is drawn from a fixed seed: a text has the same loss
-whenever it is measured, and losses of one family compare.
+Random parts of such a loss, such as the choice of masked tokens, use a fixed seed: the loss of a text is reproducible,
+and losses of one family are comparable.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class ObjectiveProtocol(Settings):
     """How the text was read."""
 
     method: str = "own objective"
-    context: int = Field(description="tokens of the stream, or of a document, that were read together at most")
-    stride: int = Field(description="tokens from the start of one such piece to the next one's: all of them")
+    context: int = Field(description="maximum tokens of the stream, or of a document, per sequence")
+    stride: int = Field(description="tokens between the starts of consecutive sequences; equal to context")
     carry_over: bool = False
-    eos: bool = Field(description="whether documents were read with their ends")
-    seed: int = Field(description="of all that is random about the loss")
-    tokens: int | None = Field(None, description="only so many tokens from the start were read; none: all")
+    eos: bool = Field(description="whether EOS of documents is included")
+    seed: int = Field(description="random seed of the loss")
+    tokens: int | None = Field(None, description="number of tokens from the start that were read; none: all")
 
 
 class ObjectiveScore(Settings):
-    """The loss, and what it rests on."""
+    """The loss, and how it was measured."""
 
     nats_per_token: float = Field(description="the loss that training minimises, per token")
     tokens: int
@@ -52,7 +52,7 @@ def objective_score(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> ObjectiveScore:
-    """The loss of a text, or of its first tokens, in pieces of `length`. The model should be in evaluation mode."""
+    """The loss of a text, or of its first tokens, in sequences of `length`. The model should be in evaluation mode."""
     limit = min(len(corpus), tokens or len(corpus))
     total, count = 0.0, 0
     for number, texts in enumerate(_pieces(corpus, length, limit)):
@@ -65,7 +65,7 @@ def objective_score(
         if progress is not None:
             progress(min(1.0, count / limit))
     if not count:
-        raise DataError("there is nothing to score: the text has no tokens; give a longer one")
+        raise DataError("no tokens to score; give a longer text")
     return ObjectiveScore(
         nats_per_token=total / count,
         tokens=count,
@@ -76,7 +76,7 @@ def objective_score(
 
 
 def _pieces(corpus: Corpus, length: int, limit: int) -> Iterator[Sequences]:
-    """The text in pieces, several at once, in their order."""
+    """The sequences of the text in order, in batches."""
     edges = np.array([0, limit]) if corpus.offsets is None else np.asarray(corpus.offsets)
     starts, lengths = cut_documents(edges, length)
     rows = max(1, TOKENS_AT_ONCE // length)

@@ -1,7 +1,8 @@
-"""How good answers are: exact match and F1 as SQuAD defines them (Rajpurkar et al., 2016).
+"""Metrics of question answering: exact match and F1 as defined by SQuAD (Rajpurkar et al. 2016).
 
 Both compare answers after normalisation: lower case, no punctuation, no articles, single spaces. F1 is that of the bags
-of words of two answers. Of several right answers, the nearest counts. No words are right where there is no answer.
+of words of two answers. If there are several correct answers, the best match counts. A question without an answer has
+the empty string as its correct answer.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class ReadingScore(Settings):
-    """The numbers, and the baseline that they must beat."""
+    """Metrics, and those of a baseline: the sentence that shares most words with the question."""
 
-    exact_match: float = Field(description="share of answers that equal a right one")
-    f1: float = Field(description="mean F1 of the words of an answer and of the right one nearest to it")
-    sentence_exact_match: float = Field(description="of the sentence with most words of the question")
+    exact_match: float = Field(description="fraction of answers that equal a correct one")
+    f1: float = Field(description="mean F1 over words with the best matching correct answer")
+    sentence_exact_match: float = Field(description="exact match of the baseline")
     sentence_f1: float
-    finds: float = Field(description="share of the found answers that overlap a right one in the text")
-    answers_here: float = Field(description="accuracy of telling passages that answer a question from others")
-    answers_here_majority: float = Field(description="the same by always saying what is more frequent")
+    finds: float = Field(description="fraction of predicted answers that overlap a correct one in the text")
+    answers_here: float = Field(description="accuracy of predicting whether a passage has an answer")
+    answers_here_majority: float = Field(description="the same for always predicting the majority")
     questions: int
-    passages: int = Field(description="pairs of a question and a passage that were told apart")
+    passages: int = Field(description="number of pairs of a question and a passage")
 
 
 def normalised_answer(text: str) -> str:
-    """As SQuAD compares it."""
+    """Normalise an answer as SQuAD does."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
@@ -53,22 +54,22 @@ def f1(found: str, right: str) -> float:
     return 2 * shared / (len(ours) + len(theirs))
 
 
-def nearest_answer(measure: Callable[[str, str], float], found: str, right: Sequence[str]) -> float:
-    """By the right answer that is nearest; by none where there is none."""
+def best_match(measure: Callable[[str, str], float], found: str, right: Sequence[str]) -> float:
+    """The score of the best matching correct answer; against the empty string if there is none."""
     return max(measure(found, one) for one in right or ("",))
 
 
 def reading_score(
     questions: Sequence[Question], answers: Sequence[Answer], *, here: Sequence[bool], told: Sequence[bool]
 ) -> ReadingScore:
-    """The score of an answer to each question, and of what was told of passages: whether there is an answer here."""
+    """Score one answer per question, and the predictions of whether passages have an answer."""
     if not questions or not here:
-        raise DataError("there is nothing to score: no questions were given; give at least one")
+        raise DataError("no questions to score; give at least one")
     sentences = [likeliest_sentence(one.question, one.context) for one in questions]
 
     def mean(measure: Callable[[str, str], float], found: Sequence[str]) -> float:
         right = ([answer.text for answer in asked.answers] for asked in questions)
-        return sum(nearest_answer(measure, *pair) for pair in zip(found, right, strict=True)) / len(questions)
+        return sum(best_match(measure, *pair) for pair in zip(found, right, strict=True)) / len(questions)
 
     return ReadingScore(
         exact_match=mean(exact_match, [one.text for one in answers]),
@@ -84,6 +85,6 @@ def reading_score(
 
 
 def _overlaps(found: Answer, asked: Question) -> bool:
-    """Whether an answer shares a character of the text with a right one."""
+    """Whether an answer overlaps a correct one in the text."""
     end = found.start + len(found.text)
     return any(right.start < end and found.start < right.start + len(right.text) for right in asked.answers)

@@ -1,8 +1,8 @@
-"""How good translations are, measured against references by the tools that the field compares with.
+"""Metrics of translations against references: BLEU, chrF and exact match.
 
-BLEU (Papineni et al. 2002) counts the word n-grams that a translation shares with its reference, chrF (Popović 2015)
-the character n-grams. Both come from sacrebleu (Post 2018), cased, with the signature that says how they were
-computed: a BLEU without its signature cannot be compared with another one.
+BLEU (Papineni et al. 2002) compares word n-grams with the reference, chrF (Popović 2015) character n-grams. Both are
+computed by sacrebleu (Post 2018), cased, and reported with their signature, without which BLEU scores are not
+comparable.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
 TOKENIZERS = {"zh": "zh"}
-"""Languages that need another cut into words than 13a, the tokenizer of the WMT evaluations; Chinese has no spaces."""
+"""Languages that need another tokenizer than 13a, that of the WMT evaluations; Chinese has no spaces."""
 
-AT_ONCE = 8  # batches between two reports of progress
+REPORT_BATCHES = 8  # batches between progress reports
 
 
 class TranslationScore(Settings):
-    """The numbers, and what they rest on."""
+    """Metrics, and how they were measured."""
 
     bleu: float = Field(description="0 to 100, of the whole corpus")
     chrf: float = Field(description="0 to 100, of the whole corpus")
-    exact_match: float = Field(description="share of translations that equal their reference")
-    nats_per_token: float = Field(description="mean of −log P(y_t | y_<t, source) over the references, EOS among them")
-    tokens: int = Field(description="target tokens that this mean is over")
+    exact_match: float = Field(description="fraction of translations that equal their reference")
+    nats_per_token: float = Field(description="mean of −log P(y_t | y_<t, source) over the references, including EOS")
+    tokens: int = Field(description="number of target tokens in this mean")
     sentences: int
-    carried: int = Field(description="sources that were empty or too long, and so not translated")
-    cut: int = Field(description="translations that reached the limit on their length")
-    unscored: int = Field(description="pairs too long for the model: not part of nats_per_token")
-    bleu_signature: str = Field(description="how BLEU was computed")
+    untranslated: int = Field(description="number of sources that were empty or too long")
+    cut: int = Field(description="number of translations cut at the length limit")
+    unscored: int = Field(description="number of pairs too long for the model, not in nats_per_token")
+    bleu_signature: str = Field(description="sacrebleu signature")
     chrf_signature: str
     search: Search
 
@@ -46,17 +46,15 @@ class TranslationScore(Settings):
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], *, target_language: str = ""
 ) -> dict[str, float | str]:
-    """BLEU and chrF with their signatures, and the share of translations that equal their reference.
+    """BLEU and chrF with their signatures, and the fraction of translations that equal their reference.
 
-    `target_language` is a code such as "de" or "zh-CN"; only Chinese is treated differently. White space around a
-    text does not count against a match.
+    `target_language` is a code such as "de" or "zh-CN"; only Chinese is treated differently. Surrounding white
+    space is ignored.
     """
     if len(hypotheses) != len(references):
-        raise DataError(
-            f"{len(hypotheses)} translations came with {len(references)} references; give one reference to each"
-        )
+        raise DataError(f"got {len(references)} references for {len(hypotheses)} translations; give one reference each")
     if not references:
-        raise DataError("there is nothing to score: no translations were given; give at least one")
+        raise DataError("no translations to score; give at least one")
     bleu, chrf = metrics(target_language)
     ours, theirs = ([text.strip() for text in texts] for texts in (hypotheses, references))
     equal = sum(one == other for one, other in zip(ours, theirs, strict=True))
@@ -70,7 +68,7 @@ def corpus_scores(
 
 
 def metrics(target_language: str) -> tuple[Metric, Metric]:
-    """BLEU and chrF, for a language; refused where sacrebleu is missing."""
+    """BLEU and chrF for a language. Raises MissingExtra without sacrebleu."""
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -91,27 +89,29 @@ def score_translations(
     batch: int = 32,
     progress: Callable[[float], None] | None = None,
 ) -> TranslationScore:
-    """Translate the sources, compare with the references, and ask how likely the references were."""
+    """Translate the sources, compare them with the references, and compute the likelihood of the references."""
     if len(sources) != len(references):
-        raise DataError(f"{len(sources)} sources came with {len(references)} references; give one reference to each")
-    metrics(target_language)  # what is missing is said before the work, not after it
+        raise DataError(f"got {len(references)} references for {len(sources)} sources; give one reference each")
+    metrics(target_language)  # a missing package is reported before the work
 
     best: list[TranslatedText] = []
-    for found in translator.translate_stream(sources, search, batch=batch, window=AT_ONCE * batch):
+    for found in translator.translate_stream(sources, search, batch=batch, window=REPORT_BATCHES * batch):
         best.append(found[0])
         if progress is not None:
             progress(len(best) / len(sources))
-    figures: dict[str, Any] = corpus_scores([one.text for one in best], references, target_language=target_language)
-    opinions = translator.log_probs(sources, references, batch=batch)
-    possible = [(nats, tokens) for nats, tokens in opinions if nats > -math.inf]
+    metrics_found: dict[str, Any] = corpus_scores(
+        [one.text for one in best], references, target_language=target_language
+    )
+    log_probs = translator.log_probs(sources, references, batch=batch)
+    possible = [(nats, tokens) for nats, tokens in log_probs if nats > -math.inf]
     tokens = sum(count for _, count in possible)
     return TranslationScore(
-        **figures,
+        **metrics_found,
         nats_per_token=-sum(nats for nats, _ in possible) / max(1, tokens),
         tokens=tokens,
         sentences=len(references),
-        carried=sum(one.is_untranslated for one in best),
+        untranslated=sum(one.is_untranslated for one in best),
         cut=sum(one.finished == "length" for one in best),
-        unscored=len(opinions) - len(possible),
+        unscored=len(log_probs) - len(possible),
         search=search,
     )
