@@ -120,7 +120,7 @@ def test_two_runs_can_be_made_to_agree(chainrule: Command, run: Path, tmp_path: 
         results.append(outcome.out)
     assert results[0] == results[1]
     type_in(b"a\n")
-    assert "remove copy_unknown" in chainrule("translate", run, "--agree-with", other, "--copy-unknown").err
+    assert "leave out copy_unknown" in chainrule("translate", run, "--agree-with", other, "--copy-unknown").err
 
 
 def test_a_run_that_does_not_translate_is_refused_in_one_line(

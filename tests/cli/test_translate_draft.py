@@ -82,11 +82,11 @@ def test_what_no_draft_can_do_is_refused_in_one_line(chainrule: Command, lines: 
     parallel = create(tmp_path / "parallel", "nonautoregressive")
     for words, *message in (
         ((hybrid, "--draft", "self"), "the beam width is 5", "set the beam width to 1"),
-        ((base, "--beam", 1, "--draft", "self"), "plans nothing ahead"),
+        ((base, "--beam", 1, "--draft", "self"), "has no lookahead branch"),
         ((base, "--beam", 1, "--draft", foreign), "other vocabularies", "the same tokenizers"),
         ((base, "--beam", 1, "--draft", parallel), "generates all tokens in parallel"),
         ((parallel, "--draft", "self"), "generates all tokens in parallel"),
-        ((hybrid, "--beam", 1, "--draft", "self", "--agree-with", base), "takes no draft"),
+        ((hybrid, "--beam", 1, "--draft", "self", "--agree-with", base), "cannot use a draft"),
         ((hybrid, "--beam", 1, "--draft", tmp_path / "nowhere"), "no run at"),
     ):
         lines()

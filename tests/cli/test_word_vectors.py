@@ -77,5 +77,5 @@ def test_a_run_without_word_vectors(chainrule: Command, run: Path, text_file: Pa
     assert chainrule("train", "ngram", "--data", text_file, "--out", tmp_path / "ngram").code == 0
     refused(chainrule("words", tmp_path / "ngram", "nearest", "cat"), "ngram", "has a vector for each word")
     refused(chainrule("export", tmp_path / "ngram", "--to", "word2vec", "--out", tmp_path / "o"), "word2vec")
-    refused(chainrule("generate", run), "writes text", "chainrule words")
+    refused(chainrule("generate", run), "generates text", "chainrule words")
     refused(chainrule("export", run, "--to", "arpa", "--out", tmp_path / "o"), "ngram")
