@@ -46,8 +46,8 @@ def test_a_config_survives_its_file(tmp_path: Path) -> None:
     [
         ({"data": {"train": "x"}}, "'family' is missing"),
         ({"family": "gpt", "data": {"train": "x", "filed": "y"}}, "'data.filed'; did you mean 'field'"),
-        ({"family": "gpt", "data": {"train": "x"}, "train": {"clip": "much"}}, "'train.clip' has the value 'much'"),
-        ({"family": "gpt", "data": {"train": "x", "valid_fraction": 1.5}}, "'data.valid_fraction' has the value 1.5"),
+        ({"family": "gpt", "data": {"train": "x"}, "train": {"clip": "much"}}, "'train.clip' got 'much'"),
+        ({"family": "gpt", "data": {"train": "x", "valid_fraction": 1.5}}, "'data.valid_fraction' got 1.5"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(values: dict[str, object], message: str) -> None:

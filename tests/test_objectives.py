@@ -278,7 +278,7 @@ def test_a_resumed_run_samples_the_noise_of_an_uninterrupted_one(
 
 
 def test_label_smoothing_and_noise_objectives_exclude_each_other(text_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"label_smoothing 0\.1 spreads mass over all words.*objective=likelihood"):
+    with pytest.raises(ConfigError, match=r"label_smoothing 0\.1 needs the whole vocabulary.*objective=likelihood"):
         train("gpt", "nce", text_file, tmp_path / "run", steps=1, overrides=["train.label_smoothing=0.1"])
 
 

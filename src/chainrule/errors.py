@@ -1,16 +1,16 @@
-"""Everything that chainrule raises on purpose.
+"""The exceptions of chainrule.
 
 ChainruleError
 ├── ConfigError       an unknown key, a value out of range, options that exclude each other
-├── DataError         a file that is missing, empty, binary, too short or in another form than stated
+├── DataError         a file that is missing, empty, binary, too short or in an unexpected format
 ├── TokenizerError    a vocabulary that cannot be trained, read or applied
-├── RunError          a run folder that is missing, half written, damaged or from a newer version
-├── TrainingError     a run that cannot go on: loss not finite, nothing to train
-├── DecodingError     a request that a decoder cannot fulfil
+├── RunError          a run folder that is missing, incomplete, damaged or from a newer version
+├── TrainingError     training that cannot continue: a loss that is not finite, nothing to train
+├── DecodingError     a request that a decoder does not support
 └── MissingExtra      an optional dependency that is not installed; the message names the extra
 
-A message is one line and says what is wrong, what was found, and what to do about it. The command line prints it
-and exits with status 2; anything else that escapes is a bug.
+A message is one line that states the problem, the value, and a remedy. The command line prints it and exits with
+status 2. Any other exception that reaches the user is a bug.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from collections.abc import Iterable
 
 
 class ChainruleError(Exception):
-    """Base of every error that is the user's to mend."""
+    """Base class of all errors that the user can fix."""
 
 
 class ConfigError(ChainruleError):
-    """A setting that cannot be used."""
+    """An invalid setting."""
 
 
 class DataError(ChainruleError):
-    """Data that cannot be read or does not suffice."""
+    """Data that cannot be read or used."""
 
 
 class TokenizerError(ChainruleError):
@@ -40,11 +40,11 @@ class RunError(ChainruleError):
 
 
 class TrainingError(ChainruleError):
-    """Training that cannot go on."""
+    """Training that cannot continue."""
 
 
 class DecodingError(ChainruleError):
-    """A request that a decoder cannot fulfil."""
+    """A request that a decoder does not support."""
 
 
 class MissingExtra(ChainruleError):
@@ -54,8 +54,8 @@ class MissingExtra(ChainruleError):
         super().__init__(f'{need} needs an optional dependency; install it with: pip install "chainrule[{extra}]"')
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown word: the closest known one, or all of them."""
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the remedy of an error about an unknown name: the closest known one, or a list of all."""
     options = sorted(known)
-    close = difflib.get_close_matches(word, options, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else "choose from: " + ", ".join(options)

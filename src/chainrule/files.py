@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written under another name, synced, then renamed."""
+"""Atomic writes: a file is written under a temporary name, synced to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a temporary name to write to; the file takes its real name when the block ends without an error."""
+    """Yield a temporary path; the file takes its real name when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -29,7 +29,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder. If another process was faster, its folder stays and ours is dropped."""
+    """As `whole_file` for a folder. If another process has created it meanwhile, that one is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     temporary.chmod(0o755)
@@ -49,13 +49,13 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a text file in one move."""
+    """Write or replace a text file atomically."""
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # where folders cannot be opened
+    if os.name == "nt" and path.is_dir():  # folders cannot be opened on Windows
         return
     handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
     try:

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 State: TypeAlias = "Tensor | tuple[State, ...] | dict[str, State]"
-"""What a model remembers of the tokens it has read: a tree of tensors, each with the batch in front.
+"""The state of a model after the tokens it has read: a tree of tensors, each with the batch as first axis.
 
-Leaves of a tree may be tensors, tuples (named tuples too) or dictionaries. Positions, where a model needs
-them, are a (B,) tensor inside the tree, so rows may stand at different positions.
+Inner nodes are tuples (also named tuples) or dictionaries. If a model needs positions, they are a (B,) tensor in the
+tree, so rows may be at different positions.
 """
 
 StateT = TypeVar("StateT", bound=State)
@@ -27,19 +27,19 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 class Sequences(NamedTuple):
-    """Token sequences of different lengths, padded on the right. There is no PAD token: lengths say what is real."""
+    """Token sequences of different lengths, padded on the right. There is no PAD token: `lengths` marks the padding."""
 
     ids: Tensor  # (B, T) int64 in [0, V); values past the length are never read
     lengths: Tensor  # (B,) int64
 
     @property
     def mask(self) -> Tensor:
-        """(B, T), true where a token is real."""
+        """(B, T) bool, false at padding."""
         return length_mask(self.lengths, self.ids.shape[1])
 
     @classmethod
     def full(cls, ids: Tensor) -> Sequences:
-        """Rows that all fill the whole width."""
+        """Rows without padding."""
         rows, width = ids.shape
         return cls(ids, torch.full((rows,), width, dtype=torch.int64, device=ids.device))
 
@@ -62,7 +62,7 @@ def length_mask(lengths: Tensor, width: int) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """What a model is trained and scored on. A class label is a source of length 1."""
+    """Targets and their sources, as models are trained and scored on them. A class label is a source of length 1."""
 
     target: Sequences
     source: Sequences | None = None
@@ -72,14 +72,14 @@ class Batch(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The answer to "what comes next?" and the memory needed to go on from there."""
+    """Logits of the next token, and the state to continue from."""
 
     logits: Tensor  # (B, K, V); [:, i] predicts the token after tokens[:, i]
     state: State
 
 
 def map_state(change: Callable[[Tensor], Tensor], state: StateT) -> StateT:
-    """The same tree with every tensor changed."""
+    """Apply a function to every tensor of the tree."""
     return cast(StateT, _map(change, state))
 
 
@@ -89,12 +89,12 @@ def _map(change: Callable[[Tensor], Tensor], state: State) -> State:
     if isinstance(state, dict):
         return {name: _map(change, part) for name, part in state.items()}
     parts = tuple(_map(change, part) for part in state)
-    named = getattr(type(state), "_make", None)  # a named tuple is built from its parts by name
+    named = getattr(type(state), "_make", None)  # of a named tuple
     return parts if named is None else cast(State, named(parts))
 
 
 def tensors(state: State) -> Iterator[Tensor]:
-    """Every tensor of the tree, in a fixed order."""
+    """Yield every tensor of the tree, in a fixed order."""
     if isinstance(state, Tensor):
         yield state
     else:
@@ -103,15 +103,15 @@ def tensors(state: State) -> Iterator[Tensor]:
 
 
 def select(state: StateT, rows: Tensor) -> StateT:
-    """A copy of the given rows, in the given order; a row may be taken more than once."""
+    """Copy the given rows, in the given order; rows may be repeated."""
     return map_state(lambda tensor: tensor.index_select(0, rows), state)
 
 
 def merge(states: Sequence[StateT]) -> StateT:
-    """One state that holds the rows of all of them, in order.
+    """Concatenate the rows of several states.
 
-    Sources of different widths and caches of different capacities are brought to the largest, with zeros on the
-    right: lengths and positions inside the state say what is real.
+    Sources of different widths and caches of different capacities are padded to the largest, with zeros on the right;
+    lengths and positions in the state mark what is valid.
     """
     columns = zip(*(tensors(state) for state in states), strict=True)
     merged = iter([torch.cat(_of_one_size(column)) for column in columns])
@@ -119,7 +119,7 @@ def merge(states: Sequence[StateT]) -> StateT:
 
 
 def _of_one_size(column: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The tensors with all axes but the first as long as the longest among them."""
+    """Pad all axes but the first to the largest size among the tensors."""
     if all(tensor.shape[1:] == column[0].shape[1:] for tensor in column):
         return column
     largest = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in column), strict=True)]
@@ -131,5 +131,5 @@ def _of_one_size(column: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def detach(state: StateT) -> StateT:
-    """The same values, cut from the graph of gradients: the edge of truncated back-propagation."""
+    """Detach every tensor: the boundary of truncated back-propagation."""
     return map_state(lambda tensor: tensor.detach(), state)

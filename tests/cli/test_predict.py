@@ -53,7 +53,7 @@ def tagger(tmp_path: Path) -> Path:
 @pytest.fixture
 def reader(tmp_path: Path) -> Path:
     words = Words(["a", "b", "c", "d"])
-    data = {"passage": 4, "passage_stride": 2, "negatives": 1}
+    data = {"passage_length": 4, "passage_stride": 2, "negatives": 1}
     return make_run(tmp_path / "reader", "reader", words, data, vocabulary=5, separator=0)
 
 

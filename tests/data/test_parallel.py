@@ -212,7 +212,7 @@ def test_the_rules_are_settings(tmp_path):
     assert len(texts(prepared(**data, duplicates="keep"))) == 4
     assert len(texts(prepared(**data, identical="drop"))) == 2
     assert ("abc", "abcdef") not in texts(prepared(**data, length_ratio=1.99))
-    assert ("hut", "Hütte") not in texts(prepared(**data, longest_side=5))  # ü is two bytes
+    assert ("hut", "Hütte") not in texts(prepared(**data, max_side_bytes=5))  # ü is two bytes
 
 
 def test_the_same_text_on_both_sides_is_warned_of_or_dropped(tmp_path):
@@ -279,7 +279,7 @@ def test_a_plain_text_is_not_pairs(tmp_path):
 def test_both_sides_share_a_vocabulary_unless_asked_otherwise(files):
     joint = prepared("bpe:300", **files).tokenizers
     assert joint.source is joint.target
-    separate = prepared("chars", **files, separate=True).tokenizers
+    separate = prepared("chars", **files, separate_vocabularies=True).tokenizers
     assert separate.source.vocabulary != separate.target.vocabulary
     own = prepared("words", "chars", **files).tokenizers
     assert (own.source.kind, own.target.kind) == ("chars", "words")

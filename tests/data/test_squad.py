@@ -118,14 +118,14 @@ def test_the_baseline_is_the_sentence_with_most_words_of_the_question() -> None:
 
 def test_targets_are_places_in_passages(tmp_path: Path) -> None:
     path = written(tmp_path, asked("Who was brown?", "dog"), asked("Which mat?", "the mat"))
-    config = DataConfig(train=str(path), valid=str(path), passage=10, passage_stride=5, negatives=1)
+    config = DataConfig(train=str(path), valid=str(path), passage_length=10, passage_stride=5, negatives=1)
     prepared = prepare_squad(config, "words")
     for source, target in prepared.train.ids():
         assert prepared.tokenizer.eos in source
         assert len(target) == 2
         assert target[0] <= target[1] <= 10
-    with pytest.raises(ChainruleError, match="passage_stride 20 is more than passage 10"):
-        DataConfig.parse({"train": "x", "passage": 10, "passage_stride": 20})
+    with pytest.raises(ChainruleError, match="passage_stride 20 exceeds passage_length 10"):
+        DataConfig.parse({"train": "x", "passage_length": 10, "passage_stride": 20})
 
 
 def test_covid_qa_answers_are_at_their_offsets(real_data: RealData) -> None:

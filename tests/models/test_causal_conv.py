@@ -132,5 +132,5 @@ def test_it_learns_to_remember_a_token_within_its_receptive_field() -> None:
 
 
 def test_a_kernel_that_sees_nothing_but_the_newest_token_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'kernel' has the value 1"):
+    with pytest.raises(ConfigError, match="'kernel' got 1"):
         model_of(kernel=1)

@@ -311,7 +311,7 @@ def test_a_shortlist_that_was_never_set_lists_everything() -> None:
         ({"width": 9}, "width 9 is not divisible by heads 2; try 8 or 10"),
         ({"shortlist": {"partners": 5}}, "with a threshold of 0 no word is rare; set skip.threshold"),
         ({"skip": {"treshold": 1}}, "did you mean 'threshold'?"),
-        ({"direction": "both"}, "'direction' has the value 'both'"),
+        ({"direction": "both"}, "'direction' got 'both'"),
         ({"shared_embeddings": True}, "the source has 9 tokens, the target 7"),
     ],
 )

@@ -119,5 +119,5 @@ def test_it_learns_to_repeat_the_token_k_places_back() -> None:
 
 
 def test_a_memory_of_no_token_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="'memory' has the value 0"):
+    with pytest.raises(ConfigError, match="'memory' got 0"):
         model_of(memory=0)

@@ -77,7 +77,7 @@ def questions(tmp_path: Path) -> Path:
 def test_answers_are_found_in_texts_longer_than_a_passage(questions: Path, tmp_path: Path) -> None:
     settings = {
         "model": {"embedding": 16, "width": 32, "dropout": 0.0, "word_dropout": 0.0},
-        "data": {"passage": 12, "passage_stride": 5, "negatives": 2},
+        "data": {"passage_length": 12, "passage_stride": 5, "negatives": 2},
         "train": {"learning_rate": 0.01, "batch_tokens": 1024},
     }
     run = chainrule.train("reader", data=str(questions), out=tmp_path / "run", steps=120, settings=settings, seed=0)

@@ -114,7 +114,7 @@ def test_a_long_source_is_cut_for_a_model_that_cannot_read_it_all(tmp_path: Path
 def test_a_killed_run_goes_on_bit_for_bit_with_its_recent_weights(
     words: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"average": 3, "validate_every": 4, "save_every": 5, "log_every": 5}
+    settings = {"average_checkpoints": 3, "validate_every": 4, "save_every": 5, "log_every": 5}
     whole = train(tmp_path / "whole", words, steps=20, train=settings)
 
     class Killed(BaseException):
@@ -138,7 +138,7 @@ def test_a_killed_run_goes_on_bit_for_bit_with_its_recent_weights(
 
 
 def test_averaged_weights_are_kept_where_they_are_better(words: dict[str, str], tmp_path: Path) -> None:
-    settings = {"average": 4, "validate_every": 5, "schedule": "constant", "learning_rate": 0.03}
+    settings = {"average_checkpoints": 4, "validate_every": 5, "schedule": "constant", "learning_rate": 0.03}
     run = train(tmp_path / "run", words, steps=60, train=settings)
     validations = [record for record in records(run.path) if "averaged" in record]
     best = min(validations, key=lambda record: record["valid_nats_per_token"])
@@ -161,8 +161,8 @@ def test_noam_falls_with_the_inverse_square_root() -> None:
 
 
 def test_a_run_keeps_one_mean_of_its_weights() -> None:
-    with pytest.raises(ConfigError, match="a run keeps one mean"):
-        TrainConfig.parse({"ema": 0.9, "average": 3})
+    with pytest.raises(ConfigError, match="average_checkpoints 3 are both given"):
+        TrainConfig.parse({"ema": 0.9, "average_checkpoints": 3})
 
 
 # The run folder
@@ -200,7 +200,7 @@ def test_bleu_can_be_left_out(words: dict[str, str], tmp_path: Path, monkeypatch
 
 
 def test_both_sides_can_be_one_table_only_with_one_vocabulary(words: dict[str, str], tmp_path: Path) -> None:
-    shared = {"model": {**MODEL, "shared_embeddings": True}, "data": {"separate": True}}
+    shared = {"model": {**MODEL, "shared_embeddings": True}, "data": {"separate_vocabularies": True}}
     with pytest.raises(ConfigError, match="needs one vocabulary"):
         chainrule.train("seq2seq", **words, tokenizer="bpe:270", out=tmp_path / "run", steps=1, settings=shared)
 

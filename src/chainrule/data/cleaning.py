@@ -30,7 +30,7 @@ MANY = 0.1  # share of pairs with two equal sides that the user should hear of
 
 REASONS = {  # a reason, and the setting that decides on it
     "an empty side": None,
-    "a side that is too long": "data.longest_side",
+    "a side that is too long": "data.max_side_bytes",
     "sides of very unequal length": "data.length_ratio",
     "two equal sides": "data.identical",
     "appeared before": "data.duplicates",
@@ -49,7 +49,7 @@ class CleaningRules:
     @classmethod
     def for_training(cls, config: DataConfig) -> CleaningRules:
         return cls(
-            longest=config.longest_side,
+            longest=config.max_side_bytes,
             ratio=config.length_ratio,
             distinct=config.identical == "drop",
             once=config.duplicates == "drop",

@@ -104,12 +104,12 @@ def prepare_pairs(
     cache: Path | None = None,
     progress: Report | None = None,
 ) -> PreparedPairs:
-    """Clean the pairs, train the vocabularies on the training part, unless they are given, and encode all parts.
+    """Clean the pairs, train the tokenizers on the training part unless they are given, and encode all parts.
 
-    The second time everything is in the cache. Validation and test data are found as `corpus.prepare` finds them, and
-    beyond that a test split that comes with the training data is used. One vocabulary serves both sides, unless
-    `config.separate` or a spec of the source's own asks for two. With `rewrite`, other targets are learnt from; the
-    vocabularies stay those of the pairs as they are.
+    Results are cached. Validation and test data are found as by `corpus.prepare`; in addition, a test split that comes
+    with the training data is used. Both sides share one vocabulary unless `config.separate_vocabularies` or
+    `source_tokenizer_spec` is set. `rewrite` replaces the targets to train on; the vocabularies remain those of the
+    original pairs.
     """
 
     def stage(name: str) -> Progress | None:
@@ -131,7 +131,7 @@ def prepare_pairs(
     splits |= {split: train for split in SPLITS if split in parts}
     if tokenizers is None:
         build = partial(tokenizer_of, part=parts.get("training"), cache=cache, progress=stage("tokenizer"))
-        if source_tokenizer_spec is None and not config.separate:
+        if source_tokenizer_spec is None and not config.separate_vocabularies:
             joint = build(tokenizer_spec, [train.source, train.target])
             tokenizers = PairTokenizers(joint, joint)
         else:

@@ -205,7 +205,7 @@ def prepare_squad(
         tokenizer = train_tokenizer(
             tokenizer_spec, lambda: (" ".join(WORD.findall(text)) for text in dict.fromkeys(texts))
         )
-    cutter = PassageCutter(tokenizer, length=config.passage, stride=config.passage_stride)
+    cutter = PassageCutter(tokenizer, length=config.passage_length, stride=config.passage_stride)
     encoded = {
         split: encode_questions(questions, cutter, negatives=config.negatives, seed=seed)
         for split, questions in examples.items()

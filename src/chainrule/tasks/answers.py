@@ -70,7 +70,7 @@ class AnswerRun(PredictionRun[SpanReader]):
     def cutter(self) -> PassageCutter:
         """Cuts texts into passages as in training."""
         data = self.config.data
-        return PassageCutter(self.tokenizer, length=data.passage, stride=data.passage_stride)
+        return PassageCutter(self.tokenizer, length=data.passage_length, stride=data.passage_stride)
 
     def answer(self, question: str, context: str) -> PredictedAnswer:
         """The most probable answer to a question in a text of any length."""
@@ -97,7 +97,7 @@ class AnswerRun(PredictionRun[SpanReader]):
         if limit is not None and max(map(len, sources)) > limit:
             raise DataError(
                 f"a question and its passage have {max(map(len, sources))} tokens, but the model reads {limit}; ask "
-                "a shorter question, or train with a smaller data.passage"
+                "a shorter question, or train with a smaller data.passage_length"
             )
 
         def compute(group: Sequence[int]) -> list[Span]:

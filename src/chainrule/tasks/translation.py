@@ -289,8 +289,8 @@ class TranslationData(LikelihoodData[NeuralModel | ParallelModel, TranslationRun
         shared = isinstance(config, EmbeddingConfig) and config.shared_embeddings
         if shared and self.source_tokenizer.to_json() != self.tokenizer.to_json():
             raise ConfigError(
-                "model.shared_embeddings needs one vocabulary, but each side has its own; remove data.separate and "
-                "source_tokenizer, or set model.shared_embeddings=false"
+                "model.shared_embeddings needs one vocabulary, but each side has its own; remove "
+                "data.separate_vocabularies and source_tokenizer, or set model.shared_embeddings=false"
             )
 
     def validation_metrics(self, model: NeuralModel | ParallelModel, config: RunConfig) -> Callable[[], Record]:

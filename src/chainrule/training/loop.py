@@ -89,7 +89,7 @@ class Trainer:
         self.budget = Budget.of(self.config)
         self.optimizers = build_optimizers(self.model, self.config)
         self.mean = MovingAverage(self.model, self.config.ema) if self.config.ema else None
-        self.recent = CheckpointAverage(self.config.average) if self.config.average else None
+        self.recent = CheckpointAverage(self.config.average_checkpoints) if self.config.average_checkpoints else None
         self.began = time.monotonic()
         self.saved = self.began
         self.logged = self.began

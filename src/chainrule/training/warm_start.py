@@ -53,7 +53,7 @@ class WarmStart:
         known = family_named(family).Config.model_fields.keys() - set(FROM_DATA)
         found: dict[str, Any] = {
             "tokenizer": self.config.tokenizer,
-            "data": {"separate": self.config.data.separate},
+            "data": {"separate_vocabularies": self.config.data.separate_vocabularies},
             "model": {name: value for name, value in self.config.model.items() if name in known},
         }
         if self.config.source_tokenizer is not None:
@@ -65,7 +65,7 @@ class WarmStart:
         pairs = {
             "tokenizer": (self.config.tokenizer, wanted.tokenizer),
             "source_tokenizer": (self.config.source_tokenizer, wanted.source_tokenizer),
-            "data.separate": (self.config.data.separate, wanted.data.separate),
+            "data.separate_vocabularies": (self.config.data.separate_vocabularies, wanted.data.separate_vocabularies),
         }
         for name, (old, new) in pairs.items():
             if old != new:
