@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from chainrule.errors import DataError, RunError, TokenizerError
 from chainrule.features import Pretrained, extract
-from chainrule.nn.pretrained import Bert
+from chainrule.nn.pretrained_encoders import BertEncoder
 from chainrule.types import Batch, Sequences
 from tests.features.folders import PIECES, write_bert, write_small_gpt2, write_tokenizer
 
@@ -115,7 +115,7 @@ def test_features_are_computed_once_for_a_text_and_a_model(tmp_path: Path, monke
     def refuse(*_: object) -> None:
         raise AssertionError("the model was asked again")
 
-    monkeypatch.setattr(Bert, "forward", refuse)
+    monkeypatch.setattr(BertEncoder, "forward", refuse)
     again = extract(tmp_path / "one", texts, cache=cache)
     assert all(np.array_equal(one.vectors, two.vectors) for one, two in zip(first, again, strict=True))
 

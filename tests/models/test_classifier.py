@@ -121,7 +121,7 @@ def test_features_of_a_pretrained_bert_stay_where_they_are(reviews: Path, tmp_pa
 
 
 def test_frozen_features_are_computed_once(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chainrule.nn.pretrained import Bert
+    from chainrule.nn.pretrained_encoders import BertEncoder
 
     write_bert(tmp_path / "bert")
     first = train(reviews, tmp_path / "one", features=str(tmp_path / "bert"))
@@ -129,7 +129,7 @@ def test_frozen_features_are_computed_once(reviews: Path, tmp_path: Path, monkey
     def refuse(*_: object) -> None:
         raise AssertionError("the model was asked again")
 
-    monkeypatch.setattr(Bert, "forward", refuse)
+    monkeypatch.setattr(BertEncoder, "forward", refuse)
     second = train(reviews, tmp_path / "two", features=str(tmp_path / "bert"))
     assert first.info()["validation"] == second.info()["validation"]
 

@@ -14,7 +14,7 @@ import chainrule
 from chainrule.errors import ConfigError, RunError
 from chainrule.models.hybrid import Hybrid, HybridConfig, HybridModel
 from chainrule.models.hybrid_language import HybridLanguage, HybridLanguageConfig
-from chainrule.nn.pretrained import Bert
+from chainrule.nn.pretrained_encoders import BertEncoder
 from chainrule.objectives import BranchLikelihood, Likelihood, Objective
 from chainrule.testing import check_model
 from chainrule.types import Batch, Sequences, detach
@@ -254,7 +254,7 @@ def test_features_of_the_training_sources_are_computed_once(tmp_path: Path, monk
     def refuse(*_: object) -> None:
         raise AssertionError("the pretrained model was asked again")
 
-    monkeypatch.setattr(Bert, "forward", refuse)
+    monkeypatch.setattr(BertEncoder, "forward", refuse)
     torch.testing.assert_close(model.log_prob(Batch(sequences(3, 4), source)), expected)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import chainrule
-from chainrule.models.tagger import SpelledWords, Words
+from chainrule.models.tagger import WordEncoder, WordSpans
 from chainrule.tasks import load
 from chainrule.tasks.tags import TagRun
 from chainrule.testing.tiny import tiny_model
@@ -21,41 +21,41 @@ SENTENCES = Sequences(
 
 
 def test_words_end_at_separators_and_a_last_one_need_not_be_closed() -> None:
-    words = Words.find(SENTENCES, separator=0)
-    assert words.counts.tolist() == [2, 2, 1]
-    assert words.owners.tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 1], [0, 0, 2, 2, 2, 2]]
-    assert words.places[:2].tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 0, 1, 2]]
+    spans = WordSpans.find(SENTENCES, separator=0)
+    assert spans.counts.tolist() == [2, 2, 1]
+    assert spans.words.tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 1], [0, 0, 2, 2, 2, 2]]
+    assert spans.offsets[:2].tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 0, 1, 2]]
 
 
 def test_equal_words_have_equal_fingerprints_and_others_do_not() -> None:
-    found = Words.find(SENTENCES, separator=0).fingerprints(SENTENCES, 0)
+    found = WordSpans.find(SENTENCES, separator=0).fingerprints(SENTENCES, 0)
     assert found[0, 0] == found[1, 0]  # (3, 4)
     assert found[0, 1] == found[2, 0]  # (5,)
     assert len({*found[0].tolist(), *found[1].tolist()}) == 3  # (3, 4), (5,) and (4, 3, 1)
 
 
-def spelled(words: int) -> SpelledWords:
+def word_encoder(words: int) -> WordEncoder:
     torch.manual_seed(0)
-    return SpelledWords(
-        6, separator=0, words=words, embedding=3, characters=4, spelling=5, kernel=3, word_dropout=0.0
+    return WordEncoder(
+        6, separator=0, words=words, word_width=3, char_width=4, char_filters=5, char_kernel=3, word_dropout=0.0
     ).eval()
 
 
 def test_a_known_word_has_a_vector_of_its_own_and_unknown_ones_share_one() -> None:
-    reader = spelled(1)
-    reader.know(Sequences.full(torch.tensor([[3, 4]])))
-    vectors, counts = reader(SENTENCES)
+    encoder = word_encoder(1)
+    encoder.set_known_words(Sequences.full(torch.tensor([[3, 4]])))
+    vectors, counts = encoder(SENTENCES)
     assert counts.tolist() == [2, 2, 1]
-    meanings = vectors[..., :3]
-    torch.testing.assert_close(meanings[0, 0], reader.table[1])
-    torch.testing.assert_close(meanings[1, 0], reader.table[1])
-    torch.testing.assert_close(meanings[0, 1], reader.table[0])
-    torch.testing.assert_close(meanings[1, 1], reader.table[0])
+    embeddings = vectors[..., :3]
+    torch.testing.assert_close(embeddings[0, 0], encoder.table[1])
+    torch.testing.assert_close(embeddings[1, 0], encoder.table[1])
+    torch.testing.assert_close(embeddings[0, 1], encoder.table[0])
+    torch.testing.assert_close(embeddings[1, 1], encoder.table[0])
     assert not vectors[2, 1:].any()
 
 
-def test_unknown_words_differ_by_their_spelling() -> None:
-    vectors, _ = spelled(0)(SENTENCES)
+def test_unknown_words_differ_by_their_characters() -> None:
+    vectors, _ = word_encoder(0)(SENTENCES)
     assert not torch.allclose(vectors[0, 1, 3:], vectors[1, 1, 3:])
 
 
@@ -101,7 +101,9 @@ def treebank(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("order", [1, "recurrent"])
-def test_tags_of_words_never_met_are_learnt_from_their_spelling(treebank: Path, tmp_path: Path, order: object) -> None:
+def test_tags_of_unknown_words_are_predicted_from_their_characters(
+    treebank: Path, tmp_path: Path, order: object
+) -> None:
     settings = {
         "model": {"width": 16, "word_width": 4, "char_width": 8, "char_filters": 16, "order": order, "dropout": 0.1},
         "train": {"learning_rate": 0.01, "batch_tokens": 400},

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from chainrule.errors import ConfigError
 from chainrule.families import build
 from chainrule.features import Pretrained
-from chainrule.features.stored import Row
+from chainrule.features.stored import TokenRow
 from chainrule.interface.base import Model, Trainable, readable
 from chainrule.interface.capabilities import Embedder, Layered
 from chainrule.interface.conditional import TranslationConfig
@@ -50,7 +50,7 @@ class EncoderConfig(TranslationConfig):
     dropout: float = Field(0.3, ge=0, lt=1, description="on the vectors of the text and between the layers after them")
 
     @property
-    def reads_by(self) -> EncoderName:
+    def encoder_name(self) -> EncoderName:
         """The encoder, whether it was named or follows from what was given."""
         if self.encoder is not None:
             return self.encoder
@@ -59,12 +59,12 @@ class EncoderConfig(TranslationConfig):
     @model_validator(mode="after")
     def _one_encoder(self) -> Self:
         for kind, setting in (("pretrained", "features"), ("run", "encoder_run")):
-            if (self.reads_by == kind) != (getattr(self, setting) is not None):
+            if (self.encoder_name == kind) != (getattr(self, setting) is not None):
                 raise ValueError(f"encoder={kind} and {setting}=PATH go together, and no other encoder; give both")
         return self
 
 
-class Encoder(nn.Module, ABC):
+class TextEncoder(nn.Module, ABC):
     """From token ids to a vector for each."""
 
     @property
@@ -85,11 +85,11 @@ class Encoder(nn.Module, ABC):
         """The parameters with a vector per token."""
         return iter(())
 
-    def precompute(self, rows: Iterable[Row], progress: Progress | None) -> None:
+    def precompute(self, rows: Iterable[TokenRow], progress: Progress | None) -> None:
         """Compute beforehand what will be asked for again and again; by default there is no such thing."""
 
 
-class WordVectors(Encoder):
+class EmbeddingEncoder(TextEncoder):
     """m_n = √D E[s_n] / ‖E[s_n]‖: of a token's vector the direction is read, as in `nn.tokens`."""
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -111,7 +111,7 @@ class WordVectors(Encoder):
         yield self.table
 
 
-class Convolved(Encoder):
+class AttentiveConvEncoder(TextEncoder):
     """m_n = what `attentive_conv` knows after reading s_1 … s_n."""
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -152,13 +152,13 @@ class Convolved(Encoder):
         yield from self.model.tables()
 
 
-class PretrainedVectors(Encoder):
+class PretrainedTextEncoder(TextEncoder):
     """m = the last hidden vectors of a BERT or GPT-2 that lies in a folder."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         assert config.features is not None
-        self.model = Pretrained.meant(
+        self.model = Pretrained.open_matching(
             config.features,
             vocabulary=config.source_vocabulary,
             fine_tune=config.fine_tune,
@@ -176,13 +176,13 @@ class PretrainedVectors(Encoder):
     def forward(self, texts: Sequences) -> Tensor:
         return cast(Tensor, self.model(texts))
 
-    def precompute(self, rows: Iterable[Row], progress: Progress | None) -> None:
+    def precompute(self, rows: Iterable[TokenRow], progress: Progress | None) -> None:
         """Frozen vectors are the same in every pass over the data, so they are computed once and kept on disk."""
         if not self.model.fine_tune:
             self.model.precompute(rows, progress=progress)
 
 
-class EmbedderVectors(Encoder):
+class RunEncoder(TextEncoder):
     """m = the vectors of an `Embedder` that was trained before; its weights are kept with those of the model.
 
     Of one that has several layers, a mix of them is learned here, γ Σ_l softmax(w)_l mˡ (Peters et al., 2018).
@@ -235,19 +235,19 @@ class EmbedderVectors(Encoder):
         return cast(Embedder, self.model)
 
 
-ENCODERS: dict[EncoderName, type[WordVectors | Convolved | PretrainedVectors | EmbedderVectors]] = {
-    "words": WordVectors,
-    "attentive_conv": Convolved,
-    "pretrained": PretrainedVectors,
-    "run": EmbedderVectors,
+ENCODERS: dict[EncoderName, type[EmbeddingEncoder | AttentiveConvEncoder | PretrainedTextEncoder | RunEncoder]] = {
+    "words": EmbeddingEncoder,
+    "attentive_conv": AttentiveConvEncoder,
+    "pretrained": PretrainedTextEncoder,
+    "run": RunEncoder,
 }
 
 
-def build_encoder(config: EncoderConfig) -> Encoder:
+def build_encoder(config: EncoderConfig) -> TextEncoder:
     """The encoder that the settings name."""
-    return ENCODERS[config.reads_by](config)
+    return ENCODERS[config.encoder_name](config)
 
 
-def completed(config: EncoderConfig, encoder: Encoder) -> dict[str, Any]:
+def resolved_settings(config: EncoderConfig, encoder: TextEncoder) -> dict[str, Any]:
     """What of the settings is known only once the encoder is there."""
-    return {"features_fingerprint": encoder.model.fingerprint} if isinstance(encoder, PretrainedVectors) else {}
+    return {"features_fingerprint": encoder.model.fingerprint} if isinstance(encoder, PretrainedTextEncoder) else {}

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from chainrule.errors import ConfigError, RunError
 from chainrule.features.folders import folder_fingerprint, read_config
-from chainrule.features.stored import Row, Stored, store
+from chainrule.features.stored import StoredFeatures, TokenRow, store_features
 from chainrule.features.weights import read_pretrained
-from chainrule.nn.pretrained import Bert, Reader
+from chainrule.nn.pretrained_encoders import BertEncoder, PretrainedEncoder
 from chainrule.tokenizers.huggingface import HuggingFace
 from chainrule.types import Progress, Sequences
 
@@ -33,38 +33,40 @@ class Pretrained(nn.Module):
     checkpoint holds them. They stay in their folder, and `fingerprint` says which they were.
     """
 
-    def __init__(self, reader: Reader, *, pieces: int, first: int, fingerprint: str, fine_tune: bool = False) -> None:
+    def __init__(
+        self, encoder: PretrainedEncoder, *, pieces: int, first: int, fingerprint: str, fine_tune: bool = False
+    ) -> None:
         super().__init__()
-        self.reader = reader
+        self.encoder = encoder
         self.pieces = pieces  # ids of the tokenizer, at most as many as the model has
         self.first = first
         self.fingerprint = fingerprint
         self.fine_tune = fine_tune
-        self.stored: Stored | None = None  # vectors computed before, which is faster and nothing else
+        self.stored: StoredFeatures | None = None  # vectors computed before, which is faster and nothing else
         if not fine_tune:
-            freeze(reader)
+            freeze(encoder)
 
     @classmethod
     def open(cls, folder: Path | str, *, fine_tune: bool = False) -> Self:
         """Read a folder that holds config.json, model.safetensors and tokenizer.json."""
         path = Path(folder)
-        reader = read_pretrained(path)
+        encoder = read_pretrained(path)
         tokenizer = HuggingFace.read(path / "tokenizer.json")
-        if tokenizer.vocabulary > reader.shape.vocabulary:
+        if tokenizer.vocabulary > encoder.shape.vocabulary:
             raise RunError(
                 f"the tokenizer in {str(folder)!r} has {tokenizer.vocabulary} ids and the model "
-                f"{reader.shape.vocabulary}; they do not belong together"
+                f"{encoder.shape.vocabulary}; they do not belong together"
             )
         return cls(
-            reader,
+            encoder,
             pieces=tokenizer.vocabulary,
-            first=_first_token(path, reader, tokenizer),
+            first=_first_token(path, encoder, tokenizer),
             fingerprint=folder_fingerprint(path),
             fine_tune=fine_tune,
         )
 
     @classmethod
-    def meant(
+    def open_matching(
         cls, folder: Path | str, *, vocabulary: int, fine_tune: bool = False, fingerprint: str | None = None
     ) -> Self:
         """The same for a model that was trained with one: it must read these tokens, and be the one that it was."""
@@ -83,31 +85,31 @@ class Pretrained(nn.Module):
 
     @property
     def width(self) -> int:
-        return self.reader.shape.width
+        return self.encoder.shape.width
 
     @property
     def context(self) -> int:
         """The longest source: all but one of the positions."""
-        return self.reader.shape.context - 1
+        return self.encoder.shape.context - 1
 
     def precompute(
-        self, sources: Iterable[Row], *, cache: Path | None = None, progress: Progress | None = None
-    ) -> Stored:
+        self, sources: Iterable[TokenRow], *, cache: Path | None = None, progress: Progress | None = None
+    ) -> StoredFeatures:
         """Compute the vectors of sources, or find them on disk; from now on they are taken from there."""
         if self.fine_tune:
             raise RunError("a pretrained model that is being trained gives other vectors after each step; freeze it")
-        self.stored = store(self, self.fingerprint, self.width, sources, cache=cache, progress=progress)
+        self.stored = store_features(self, self.fingerprint, self.width, sources, cache=cache, progress=progress)
         return self.stored
 
     def forward(self, source: Sequences) -> Tensor:
         """(B, S) to (B, S, D); vectors past a length hold nothing in particular."""
         known = None if self.stored is None else self.stored.find(source)
         if known is not None:
-            return known.to(self.reader.positions)
+            return known.to(self.encoder.positions)
         with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
             ids = source.ids.masked_fill(~source.mask | (source.ids >= self.pieces), self.first)
             first = ids.new_full((len(ids), 1), self.first)
-            vectors: Tensor = self.reader(torch.cat([first, ids], dim=1), source.lengths + 1)
+            vectors: Tensor = self.encoder(torch.cat([first, ids], dim=1), source.lengths + 1)
             return vectors[:, 1:]
 
 
@@ -119,11 +121,11 @@ def freeze(module: nn.Module) -> None:
             part.register_buffer(name, parameter.detach(), persistent=False)
 
 
-def _first_token(folder: Path, reader: Reader, tokenizer: HuggingFace) -> int:
-    if not isinstance(reader, Bert):
+def _first_token(folder: Path, encoder: PretrainedEncoder, tokenizer: HuggingFace) -> int:
+    if not isinstance(encoder, BertEncoder):
         begin: Any = read_config(folder).get("bos_token_id")
         # GPT-2's own 50256 is left standing in the settings of models with fewer tokens.
-        return int(begin) if begin is not None and begin < reader.shape.vocabulary else tokenizer.eos
+        return int(begin) if begin is not None and begin < encoder.shape.vocabulary else tokenizer.eos
     for token in tokenizer.description.get("added_tokens", []):
         if token["content"] == BERT_FIRST:
             return int(token["id"])

@@ -24,13 +24,13 @@ from chainrule.types import Progress, Sequences
 
 TOKENS_AT_ONCE = 4096  # that the model reads, padding included
 
-Row: TypeAlias = Sequence[int] | npt.NDArray[Any]
+TokenRow: TypeAlias = Sequence[int] | npt.NDArray[Any]
 Read: TypeAlias = Callable[[Sequences], Tensor]
 """(B, S) to (B, S, D)."""
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFeatures:
     """Vectors of some sources."""
 
     vectors: npt.NDArray[np.float32]  # (N, D), mapped
@@ -47,7 +47,7 @@ class Stored:
             vectors[number, : lengths[number]] = self.vectors[place]
         return torch.from_numpy(vectors)
 
-    def of(self, row: Row) -> npt.NDArray[np.float32]:
+    def of(self, row: TokenRow) -> npt.NDArray[np.float32]:
         """(S, D) of a source that is here."""
         return np.array(self.vectors[self.places[key(row)]])
 
@@ -55,15 +55,15 @@ class Stored:
         return self  # a copy of a model need not copy what is on the disk
 
 
-def store(
+def store_features(
     read: Read,
     model: str,
     width: int,
-    rows: Iterable[Row],
+    rows: Iterable[TokenRow],
     *,
     cache: Path | None = None,
     progress: Progress | None = None,
-) -> Stored:
+) -> StoredFeatures:
     """The vectors (of `width`) of all different rows by the model of a fingerprint: found on disk, or computed.
 
     `read` is not called if they are found.
@@ -77,11 +77,11 @@ def store(
     places = {one: slice(int(begin), int(end)) for one, begin, end in zip(different, edges, edges[1:], strict=False)}
     shape = (int(edges[-1]), width)
 
-    def mapped(folder: Path) -> Stored:
+    def mapped(folder: Path) -> StoredFeatures:
         vectors = np.load(folder / "vectors.npy", mmap_mode="r")
         if vectors.shape != shape:
             raise ValueError("another shape")
-        return Stored(vectors, places)
+        return StoredFeatures(vectors, places)
 
     found = find(entry, mapped)
     if found is not None:
@@ -103,7 +103,7 @@ def store(
 ID = np.dtype("<i4")
 
 
-def key(row: Row) -> bytes:
+def key(row: TokenRow) -> bytes:
     """What a source is found by."""
     return np.asarray(row, dtype=ID).tobytes()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chainrule.errors import RunError
 from chainrule.features.folders import load_weights, read_config, read_weights, require_settings
-from chainrule.nn.pretrained import ACTIVATIONS, GPT2, Bert, Reader, Shape
+from chainrule.nn.pretrained_encoders import ACTIVATIONS, BertEncoder, EncoderShape, GPT2Encoder, PretrainedEncoder
 
 OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # layer norms in the first BERT checkpoints
 
@@ -36,38 +36,38 @@ class CheckpointTensors:
         return {f"{ours}.{kind}": self[f"{theirs}.{kind}"] for kind in ("weight", "bias")}
 
 
-class Kind(NamedTuple):
+class PretrainedFormat(NamedTuple):
     """One kind of pretrained model."""
 
-    reader: type[Reader]
+    encoder: type[PretrainedEncoder]
     prefix: str
     settings: Mapping[str, str]  # our name of a setting -> theirs
     supported: Mapping[str, tuple[Any, ...]]  # settings that change the computation, with the supported values
     rename: Callable[[CheckpointTensors, int], dict[str, Tensor]]  # parameters by our names, given the layer count
 
 
-def read_pretrained(folder: Path) -> Reader:
+def read_pretrained(folder: Path) -> PretrainedEncoder:
     """The pretrained model in a folder, in evaluation mode."""
     config = read_config(folder)
     name = str(config.get("model_type"))
-    if name not in KINDS:
+    if name not in FORMATS:
         raise RunError(
-            f"{str(folder)!r} holds a model of type {name!r}; supported types are: {', '.join(sorted(KINDS))}"
+            f"{str(folder)!r} holds a model of type {name!r}; supported types are: {', '.join(sorted(FORMATS))}"
         )
-    kind = KINDS[name]
+    kind = FORMATS[name]
     require_settings(folder, config, kind.supported)
-    reader = kind.reader(_shape(folder, config, kind.settings))
-    load_weights(reader, kind.rename(CheckpointTensors(folder, kind.prefix), reader.shape.layers), folder)
-    return reader.eval()
+    encoder = kind.encoder(_shape(folder, config, kind.settings))
+    load_weights(encoder, kind.rename(CheckpointTensors(folder, kind.prefix), encoder.shape.layers), folder)
+    return encoder.eval()
 
 
-def _shape(folder: Path, config: Mapping[str, Any], settings: Mapping[str, str]) -> Shape:
+def _shape(folder: Path, config: Mapping[str, Any], settings: Mapping[str, str]) -> EncoderShape:
     values: dict[str, Any] = {ours: config.get(theirs) for ours, theirs in settings.items()}
     values["inner"] = values["inner"] or 4 * (values["width"] or 0)  # may be missing for GPT-2
     for ours, value in values.items():
         if value is None:
             raise RunError(f"the config.json in {str(folder)!r} has no {settings[ours]!r}; it is incomplete")
-    shape = Shape(**values)
+    shape = EncoderShape(**values)
     if shape.activation not in ACTIVATIONS:
         raise RunError(
             f"{str(folder)!r} has the activation {shape.activation!r}; supported are: {', '.join(sorted(ACTIVATIONS))}"
@@ -119,9 +119,9 @@ GPT2_BLOCK = {
     "mlp.c_proj": "mlp_out",
 }
 
-KINDS: Mapping[str, Kind] = {
-    "bert": Kind(
-        Bert,
+FORMATS: Mapping[str, PretrainedFormat] = {
+    "bert": PretrainedFormat(
+        BertEncoder,
         prefix="bert.",
         settings={
             "vocabulary": "vocab_size",
@@ -137,8 +137,8 @@ KINDS: Mapping[str, Kind] = {
         supported={"position_embedding_type": ("absolute",), "is_decoder": (False,)},
         rename=_bert,
     ),
-    "gpt2": Kind(
-        GPT2,
+    "gpt2": PretrainedFormat(
+        GPT2Encoder,
         prefix="transformer.",
         settings={
             "vocabulary": "vocab_size",

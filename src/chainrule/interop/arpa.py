@@ -22,7 +22,7 @@ from torch import Tensor
 from chainrule.errors import DataError
 from chainrule.files import whole_file
 from chainrule.models.ngram import NGram, NGramConfig
-from chainrule.nn.backoff import Table, find
+from chainrule.nn.backoff import BackoffTable, find_nodes
 
 EOS, UNKNOWN = "<eos>", "<unk>"
 RESERVED = ("<s>", "</s>", "<unk>")
@@ -185,13 +185,13 @@ class _Reader:
                 raise self._error(lines[word], f"{_shown(word)} is not UTF-8") from None
         return tokens, {word: index for index, word in enumerate((*special, *ordinary, b"<s>"))}
 
-    def _unigram_table(self, section: _Section, ids: dict[bytes, int], bos: int) -> Table:
+    def _unigram_table(self, section: _Section, ids: dict[bytes, int], bos: int) -> BackoffTable:
         places = torch.tensor([ids[word] for word in section.words])
         values = torch.zeros(2, bos + 1, dtype=torch.float64)
         values[:, places] = torch.stack([section.log_probs, section.log_backoffs])
-        return Table(torch.arange(bos + 1), values[0, :bos], values[1])
+        return BackoffTable(torch.arange(bos + 1), values[0, :bos], values[1])
 
-    def _table(self, section: _Section, ids: dict[bytes, int], shorter: list[Table]) -> Table:
+    def _table(self, section: _Section, ids: dict[bytes, int], shorter: list[BackoffTable]) -> BackoffTable:
         order, bos = len(shorter) + 1, ids[b"<s>"]
         tokens = torch.tensor([ids.get(word, -1) for word in section.words], dtype=torch.int64).view(
             len(section.log_probs), order
@@ -200,13 +200,13 @@ class _Reader:
         self._refuse(section, (tokens[:, 1:] == bos).any(1), "has <s> after its first word")
         nodes = tokens[:, 0].contiguous()
         for table, column in zip(shorter[1:], tokens.unbind(1)[1:], strict=False):
-            nodes = find(table.keys, nodes, column, bos + 1)
+            nodes = find_nodes(table.keys, nodes, column, bos + 1)
         self._refuse(section, nodes < 0, f"extends a context that is not a {order - 1}-gram")
         keys, places = torch.sort(nodes * (bos + 1) + tokens[:, -1], stable=True)
         repeated = torch.zeros(len(keys), dtype=torch.bool)
         repeated[places[1:]] = keys[1:] == keys[:-1]
         self._refuse(section, repeated, "is listed twice")
-        return Table(keys, section.log_probs[places], section.log_backoffs[places])
+        return BackoffTable(keys, section.log_probs[places], section.log_backoffs[places])
 
     def _refuse(self, section: _Section, wrong: Tensor, why: str) -> None:
         """Raise DataError at the first n-gram that is wrong."""

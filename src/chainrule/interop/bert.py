@@ -25,7 +25,7 @@ from chainrule.features.weights import BERT_BLOCK, MATRICES, CheckpointTensors, 
 from chainrule.files import whole_file, write_whole
 from chainrule.interop.tokenizers import special_tokens
 from chainrule.models.bert import BERT, BERTConfig, SpecialIds
-from chainrule.nn.pretrained import Bert
+from chainrule.nn.pretrained_encoders import BertEncoder
 from chainrule.tokenizers.huggingface import HuggingFace
 
 NAMES = ("[CLS]", "[SEP]", "[MASK]")
@@ -115,7 +115,7 @@ def _their_config(model: BERT) -> dict[str, Any]:
 def read_bert(folder: Path, tokenizer: HuggingFace) -> BERT:
     """Load a folder written by `save_pretrained`, with the special token ids of its tokenizer."""
     body = read_pretrained(folder)
-    if not isinstance(body, Bert):
+    if not isinstance(body, BertEncoder):
         raise RunError(f"{str(folder)!r} does not hold a BERT according to its config.json")
     weights = CheckpointTensors(folder, "bert.")
     head = _our_head(weights) if BIAS in weights.found else {}
@@ -142,7 +142,7 @@ def _special(folder: Path, tokenizer: HuggingFace) -> SpecialIds:
     return SpecialIds(*(index for index in found if index is not None))
 
 
-def _our_config(folder: Path, body: Bert, special: SpecialIds, *, head: bool) -> BERTConfig:
+def _our_config(folder: Path, body: BertEncoder, special: SpecialIds, *, head: bool) -> BERTConfig:
     shape = body.shape
     try:
         return BERTConfig.parse(

@@ -35,7 +35,7 @@ from chainrule.interface.base import OwnObjective, readable
 from chainrule.interface.capabilities import Cloze, Layered
 from chainrule.nn.attention import require_heads
 from chainrule.nn.layers import LayerNorm, Projection
-from chainrule.nn.pretrained import ACTIVATIONS, Bert, Shape
+from chainrule.nn.pretrained_encoders import ACTIVATIONS, BertEncoder, EncoderShape
 from chainrule.nn.tokens import lowest
 from chainrule.types import Batch, Sequences
 
@@ -73,8 +73,8 @@ class BERTConfig(ModelConfig):
         return SpecialIds(*(self.vocabulary + index if own is None else own for index, own in enumerate(given)))
 
     @property
-    def shape(self) -> Shape:
-        return Shape(
+    def shape(self) -> EncoderShape:
+        return EncoderShape(
             vocabulary=max(self.vocabulary, 1 + max(self.special)),
             context=self.context + 2,
             width=self.width,
@@ -117,7 +117,7 @@ class BERT(OwnObjective, Layered, Cloze):
     def __init__(self, config: BERTConfig) -> None:
         super().__init__(config)
         self.special = config.special
-        self.body = Bert(config.shape)
+        self.body = BertEncoder(config.shape)
         self.head = MaskedLMHead(config) if config.head else None
         for table in self.tables():
             nn.init.normal_(table, std=0.02)

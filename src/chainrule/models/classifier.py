@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.features.encoders import EncoderConfig, build_encoder, completed
-from chainrule.features.stored import Row
+from chainrule.features.encoders import EncoderConfig, build_encoder, resolved_settings
+from chainrule.features.stored import TokenRow
 from chainrule.interface.base import Advance, Table, TabledReadout
 from chainrule.interface.capabilities import FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, HasAttention
@@ -70,7 +70,7 @@ class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
         self.encoder = build_encoder(config)
-        self.config = config.model_copy(update=completed(config, self.encoder))
+        self.config = config.model_copy(update=resolved_settings(config, self.encoder))
         self.pooling = AttentionPooling(self.encoder.width, config.attention_width, config.heads)
         self.inner = nn.Linear(config.heads * self.encoder.width, config.hidden)
         self.readout_weight = nn.Parameter(torch.randn(config.vocabulary, config.hidden) * 0.02)
@@ -116,7 +116,7 @@ class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
     def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
         self.precompute((source for source, _ in chain(train, held_out)), progress)
 
-    def precompute(self, sources: Iterable[Row], progress: Progress | None = None) -> None:
+    def precompute(self, sources: Iterable[TokenRow], progress: Progress | None = None) -> None:
         """Compute the output of a frozen encoder for these sources once; later reads find it in the cache."""
         self.encoder.precompute(sources, progress)
 

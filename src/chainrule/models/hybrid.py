@@ -147,7 +147,7 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         self.tokens = tokens
         self.pretrained: Pretrained | None = None
         if config.features is not None:
-            self.pretrained = Pretrained.meant(
+            self.pretrained = Pretrained.open_matching(
                 config.features,
                 vocabulary=source_vocabulary,
                 fine_tune=config.fine_tune,

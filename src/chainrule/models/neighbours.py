@@ -19,7 +19,7 @@ from torch import Tensor
 
 from chainrule.config import RasterConfig
 from chainrule.interface.base import readable
-from chainrule.nn.backoff import BackedOff, Counts, Table, find, merge
+from chainrule.nn.backoff import BackoffModel, BackoffTable, Counts, find_nodes, merge_counts
 from chainrule.types import Batch, Sequences, State, Step
 
 FARTHEST = 6  # rows and columns; within them are far more neighbours than can be counted together
@@ -45,7 +45,7 @@ class NeighboursState(NamedTuple):
     positions: Tensor  # (B,) values read so far
 
 
-class Neighbours(BackedOff):
+class Neighbours(BackoffModel):
     """Counts of pixels beside their nearest neighbours, smoothed by backing off: trained in seconds.
 
     p(x | n₁ … n_k) = (a(x n₁ … n_k) + α_k p(x | n₁ … n_{k−1})) / (Σ_v a(v n₁ … n_k) + α_k)
@@ -84,7 +84,7 @@ class Neighbours(BackedOff):
         begun = self._initial(len(ids)) if state is None else cast(NeighboursState, state)
         before = NeighboursState(begun.history.cpu(), begun.positions.cpu())
         new = paths(ids[real], self._neighbours(ids, before)[:, :-1][real], self.base)
-        self._counts = new if self._counts is None else merge(self._counts, new, self.base)
+        self._counts = new if self._counts is None else merge_counts(self._counts, new, self.base)
         last = lengths[:, None] + torch.arange(self.receptive_field)
         history = torch.cat([before.history, ids], dim=1).gather(1, last)
         return NeighboursState(history.to(target.ids.device), (before.positions + lengths).to(target.ids.device))
@@ -142,7 +142,7 @@ class Neighbours(BackedOff):
         self._require_estimate()
         nodes = [torch.zeros_like(neighbours[..., 0])]
         for length, values in enumerate(neighbours.unbind(-1), start=1):
-            nodes.append(find(self.get_buffer(f"contexts_{length}"), nodes[-1], values.contiguous(), self.base))
+            nodes.append(find_nodes(self.get_buffer(f"contexts_{length}"), nodes[-1], values.contiguous(), self.base))
         return torch.stack(nodes[1:], dim=-1)
 
 
@@ -165,14 +165,14 @@ def paths(values: Tensor, neighbours: Tensor, base: int) -> Counts:
     return counts
 
 
-def interpolated(counts: Counts, base: int) -> tuple[list[Tensor], list[Table]]:
+def interpolated(counts: Counts, base: int) -> tuple[list[Tensor], list[BackoffTable]]:
     """The keys of contexts of 1, 2, … neighbours, and the tables, in float64."""
     tokens = counts.keys[0]  # of every path: the value that it begins with, and the node of its context
     contexts = torch.zeros_like(tokens)
     lower = torch.full((base,), 1 / (base - 1), dtype=torch.float64)  # below all it is uniform
     unseen = lower  # the same for a value that is itself left out of all counts
     keys: list[Tensor] = []
-    tables: list[Table] = []
+    tables: list[BackoffTable] = []
     for level, (path, numbers) in enumerate(zip(*counts, strict=True)):
         if level:
             parents = path // base
@@ -186,7 +186,7 @@ def interpolated(counts: Counts, base: int) -> tuple[list[Tensor], list[Table]]:
         if tables:
             tables[-1] = tables[-1]._replace(log_backoffs=(strength / (total + strength)).log())
         events, order = (contexts * base + tokens).sort()
-        tables.append(Table(events, lower[order].log(), torch.empty(0)))
+        tables.append(BackoffTable(events, lower[order].log(), torch.empty(0)))
     tables[0] = tables[0]._replace(log_probs=tables[0].log_probs[: base - 1])
     return keys, tables
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from chainrule.config import ModelConfig
 from chainrule.interface.base import readable
 from chainrule.interface.capabilities import GreedyDrafts
-from chainrule.nn.backoff import BackedOff, Counts, Table, at, discounts, find, merge
+from chainrule.nn.backoff import BackoffModel, BackoffTable, Counts, discounts, find_nodes, merge_counts, node_values
 from chainrule.nn.ctc import FusionModel
 from chainrule.nn.layers import EXACT
 from chainrule.types import Batch, Sequences, State, Step
@@ -51,7 +51,7 @@ class NGramConfig(ModelConfig):
     order: int = Field(5, ge=1, description="length of the longest n-gram: a token is predicted from order - 1 others")
 
 
-class NGram(BackedOff, GreedyDrafts):
+class NGram(BackoffModel, GreedyDrafts):
     """Counts of n-grams with interpolated modified Kneser–Ney smoothing: trained in seconds, strong on little data.
 
     p(w | c) = (a(cw) − D(a(cw))) / Σ_v a(cv) + γ(c) p(w | c′),    γ(c) = Σ_v D(a(cv)) / Σ_v a(cv)
@@ -117,7 +117,7 @@ class NGram(BackedOff, GreedyDrafts):
         streams, counted = zip(*self._pending, strict=True)
         self._pending, self._waiting = [], 0
         new = count(torch.cat(streams), torch.cat(counted), self.order, self.base)
-        self._counts = new if self._counts is None else merge(self._counts, new, self.base)
+        self._counts = new if self._counts is None else merge_counts(self._counts, new, self.base)
 
     def estimate(self) -> None:
         self._settle()
@@ -195,8 +195,8 @@ class NGram(BackedOff, GreedyDrafts):
         scores = self._log_probs(1)[tokens]
         for order in range(2, self.order + 1):
             contexts, found = nodes[order - 2][:, :-1], nodes[order - 1][:, 1:]
-            backed_off = scores + at(self._log_backoffs(order - 1), contexts)
-            scores = at(self._log_probs(order), found).where(found >= 0, backed_off)
+            backed_off = scores + node_values(self._log_backoffs(order - 1), contexts)
+            scores = node_values(self._log_probs(order), found).where(found >= 0, backed_off)
         after = self._contexts(nodes)[torch.arange(rows, device=tokens.device), target.lengths]
         return scores.masked_fill(~target.mask, 0.0), after
 
@@ -211,7 +211,7 @@ class NGram(BackedOff, GreedyDrafts):
         before = F.pad(state, (0, 1), value=-1)  # of the highest order, nothing is remembered or needed
         nodes = [torch.cat([before[:, :1], tokens], dim=1)]
         for order in range(2, self.order + 1):
-            found = find(self._keys(order), nodes[-1][:, :-1], tokens, self.base)
+            found = find_nodes(self._keys(order), nodes[-1][:, :-1], tokens, self.base)
             nodes.append(torch.cat([before[:, order - 1 : order], found], dim=1))
         return nodes
 
@@ -239,14 +239,14 @@ def count(tokens: Tensor, counted: Tensor, order: int, base: int) -> Counts:
     return Counts(keys, numbers)
 
 
-def kneser_ney(counts: Counts, base: int) -> list[Table]:
+def kneser_ney(counts: Counts, base: int) -> list[BackoffTable]:
     """Interpolated modified Kneser–Ney probabilities in float64, as back-off tables."""
     parents = [keys // base for keys in counts.keys]  # the node without the last token
     suffixes = [torch.zeros_like(counts.keys[0])]  # the node without the first token
     for shorter, keys, parent in zip(counts.keys, counts.keys[1:], parents[1:], strict=False):
-        suffixes.append(find(shorter, suffixes[-1][parent], keys % base, base))
+        suffixes.append(find_nodes(shorter, suffixes[-1][parent], keys % base, base))
 
-    tables: list[Table] = []
+    tables: list[BackoffTable] = []
     lower = torch.full((1,), 1 / (base - 1), dtype=torch.float64)  # p(w | c′); below the unigrams it is uniform
     for level, adjusted in enumerate(_adjusted(counts, suffixes, base)):
         amounts = torch.tensor((0.0, *discounts(adjusted)), dtype=torch.float64)
@@ -258,7 +258,7 @@ def kneser_ney(counts: Counts, base: int) -> list[Table]:
         lower = (adjusted - taken) / total[parents[level]] + backoff[parents[level]] * lower[suffixes[level]]
         if tables:
             tables[-1] = tables[-1]._replace(log_backoffs=backoff.log())
-        tables.append(Table(counts.keys[level], lower.log(), torch.empty(0)))
+        tables.append(BackoffTable(counts.keys[level], lower.log(), torch.empty(0)))
     tables[0] = tables[0]._replace(log_probs=tables[0].log_probs[: base - 1])
     return tables
 

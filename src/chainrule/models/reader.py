@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.features.encoders import EncoderConfig, build_encoder, completed
-from chainrule.features.stored import Row
+from chainrule.features.encoders import EncoderConfig, build_encoder, resolved_settings
+from chainrule.features.stored import TokenRow
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional
@@ -79,7 +79,7 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
         super().__init__(config)
         width = config.width
         self.encoder = build_encoder(config)
-        self.config = config.model_copy(update=completed(config, self.encoder))
+        self.config = config.model_copy(update=resolved_settings(config, self.encoder))
         self.narrow = nn.Linear(self.encoder.width, width)
         self.align = nn.Linear(width, width)
         self.pooling = AttentionPooling(width, width, heads=1)
@@ -143,10 +143,10 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
     def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
         self.precompute((source for source, _ in chain(train, held_out)), progress)
 
-    def precompute(self, sources: Iterable[Row], progress: Progress | None = None) -> None:
+    def precompute(self, sources: Iterable[TokenRow], progress: Progress | None = None) -> None:
         """Compute the output of a frozen encoder for these sources once; later reads find it in the cache."""
 
-        def parts() -> Iterator[Row]:
+        def parts() -> Iterator[TokenRow]:
             for row in sources:
                 ids = np.asarray(row)
                 edge = int(np.argmax(ids == self.config.separator)) + 1

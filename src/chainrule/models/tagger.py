@@ -34,7 +34,7 @@ class TaggerConfig(TranslationConfig):
     char_filters: int = Field(128, ge=1, description="filters of the character convolution")
     char_kernel: int = Field(5, ge=1, description="kernel size of the character convolution; odd")
     tag_width: int = Field(32, ge=1, description="width of the vector of a tag")
-    word_dropout: float = Field(0.1, ge=0, lt=1, description="share of words that are known by their spelling alone")
+    word_dropout: float = Field(0.1, ge=0, lt=1, description="fraction of words whose embedding is dropped")
     dropout: float = Field(0.4, ge=0, lt=1, description="on words, between layers and before the readout")
 
     @model_validator(mode="after")
@@ -55,8 +55,8 @@ class TaggerState(NamedTuple):
 class Tagger(Conditional, TabledReadout):
     """P(tags | words): a sentence read both ways, and tags that follow from the words and from the tags before.
 
-    With w_n the vectors of the words, spelling included (see `nn.spelling`), and BiLSTM that of Graves & Schmidhuber
-    (2005), as in Huang et al. (2015),
+    With w_n the word vectors, character-level features included (see `WordEncoder`), and BiLSTM that of Graves &
+    Schmidhuber (2005), as in Huang et al. (2015),
 
         v = BiLSTM(w_1 … w_N),    h_t = ReLU(A v_t + B g_t + a),    P(y_t | y_<t, s) = softmax(W h_t + b)
 
@@ -74,18 +74,18 @@ class Tagger(Conditional, TabledReadout):
 
     def __init__(self, config: TaggerConfig) -> None:
         super().__init__(config)
-        self.spelled = SpelledWords(
+        self.word_encoder = WordEncoder(
             config.source_vocabulary,
             separator=config.separator,
             words=config.words,
-            embedding=config.word_width,
-            characters=config.char_width,
-            spelling=config.char_filters,
-            kernel=config.char_kernel,
+            word_width=config.word_width,
+            char_width=config.char_width,
+            char_filters=config.char_filters,
+            char_kernel=config.char_kernel,
             word_dropout=config.word_dropout,
         )
         width = config.width
-        self.widen = nn.Linear(self.spelled.width, width)
+        self.widen = nn.Linear(self.word_encoder.width, width)
         self.encoder = RecurrentEncoder("lstm", config.layers, width, bidirectional=True, dropout=config.dropout)
         self.tags = nn.Parameter(torch.randn(config.vocabulary + 1, config.tag_width) * 0.1)
         self.memory = None if config.order == 1 else LSTM(config.tag_width, config.tag_width)
@@ -100,7 +100,7 @@ class Tagger(Conditional, TabledReadout):
         return 1 if self.config.order == 1 else None
 
     def tables(self) -> Iterator[nn.Parameter]:
-        yield from (self.spelled.characters, self.spelled.table, self.tags, self.readout_weight)
+        yield from (self.word_encoder.characters, self.word_encoder.table, self.tags, self.readout_weight)
 
     def readout_table(self) -> Table:
         return Table(self.readout_weight, self.readout_bias)
@@ -111,7 +111,7 @@ class Tagger(Conditional, TabledReadout):
 
     def initial(self, source: Sequences | None, batch_size: int) -> TaggerState:
         given = self.require_source(source)
-        words, counts = self.spelled(given)
+        words, counts = self.word_encoder(given)
         embedded = self.dropout(self.widen(self.dropout(words.transpose(0, 1))))  # (W, B, D): time first
         vectors = self.encoder(embedded, counts).outputs.transpose(0, 1)
         history = () if self.memory is None else self.memory.initial(len(counts))
@@ -130,45 +130,50 @@ class Tagger(Conditional, TabledReadout):
         return Advance(hidden, TaggerState(words, positions + count, history))
 
 
-MULTIPLIER = 6364136223846793005  # of Knuth's MMIX; powers of it spread over all 64 bits
+# The word encoder. A sentence is a row of character ids in which every word is terminated by a separator, so the model
+# needs no word-level tokenizer, and an unknown word still has its characters. Shape letters: L characters, W words of
+# the longest sentence.
+
+MULTIPLIER = 6364136223846793005  # of Knuth's MMIX; its powers spread over all 64 bits
 
 
-class Words(NamedTuple):
-    """Where the words of sentences are."""
+class WordSpans(NamedTuple):
+    """The word boundaries of a batch of sentences."""
 
-    owners: Tensor  # (B, L) the word that a character belongs to, its separator too; W past the end of a row
-    places: Tensor  # (B, L) how many characters of its word stand before it
-    counts: Tensor  # (B,) words in each row; a last one need not be closed
+    words: Tensor  # (B, L) index of the word that a character, or its separator, belongs to; W past the end of a row
+    offsets: Tensor  # (B, L) position of a character in its word
+    counts: Tensor  # (B,) number of words in each row; the last one need not be terminated
 
     @classmethod
-    def find(cls, sentences: Sequences, separator: int) -> Words:
+    def find(cls, sentences: Sequences, separator: int) -> WordSpans:
         ends = (sentences.ids == separator) & sentences.mask
-        owners = ends.long().cumsum(1) - ends.long()
-        counts = owners.gather(1, sentences.lengths[:, None] - 1)[:, 0] + 1
-        owners = owners.masked_fill(~sentences.mask, int(counts.max()))
-        where = torch.arange(owners.shape[1], device=owners.device).expand_as(owners)
-        begins = F.pad(ends[:, :-1], (1, 0), value=True)
-        return cls(owners, where - torch.where(begins, where, 0).cummax(1).values, counts)
+        words = ends.long().cumsum(1) - ends.long()
+        counts = words.gather(1, sentences.lengths[:, None] - 1)[:, 0] + 1
+        words = words.masked_fill(~sentences.mask, int(counts.max()))
+        positions = torch.arange(words.shape[1], device=words.device).expand_as(words)
+        starts = F.pad(ends[:, :-1], (1, 0), value=True)
+        return cls(words, positions - torch.where(starts, positions, 0).cummax(1).values, counts)
 
     @property
-    def most(self) -> int:
+    def max_words(self) -> int:
         return int(self.counts.max())
 
     def fingerprints(self, sentences: Sequences, separator: int) -> Tensor:
-        """(B, W): a 64-bit number for each word that follows from its characters, Σ_k (c_k + 1) Mᵏ, with overflow."""
+        """(B, W): a 64-bit hash of each word's characters, Σ_k (c_k + 1) Mᵏ, with overflow."""
         powers = torch.full((sentences.ids.shape[1],), MULTIPLIER, device=sentences.ids.device).cumprod(0)
         ids = (sentences.ids + 1).masked_fill(sentences.ids == separator, 0)
-        found = torch.zeros(len(ids), self.most + 1, dtype=torch.int64, device=ids.device)
-        return found.scatter_add_(1, self.owners, ids * powers[self.places])[:, :-1].contiguous()
+        hashes = torch.zeros(len(ids), self.max_words + 1, dtype=torch.int64, device=ids.device)
+        return hashes.scatter_add_(1, self.words, ids * powers[self.offsets])[:, :-1].contiguous()
 
 
-class SpelledWords(nn.Module):
-    """A vector for each word of a sentence: of what it is, if it is known, and of how it is written.
+class WordEncoder(nn.Module):
+    """A vector for each word of a sentence: its word embedding, if it is known, and character-level features.
 
         w_n = [E[word n]; max_l ReLU(K ∗ e(c))_l]        l over the characters of word n and its separator
 
-    The convolution and the maximum over a word's characters find beginnings and ends such as "-ing" (Ma & Hovy, 2016).
-    Words that were met less than twice share one vector with those never met; so do, in training, some of the others.
+    The convolution with max-pooling over the characters of a word detects prefixes and suffixes such as "-ing" (Ma &
+    Hovy, 2016). Words that occur less than twice in the training data share the embedding of unknown words. In
+    training, so does a random fraction of the others (word dropout).
     """
 
     def __init__(
@@ -177,47 +182,47 @@ class SpelledWords(nn.Module):
         *,
         separator: int,
         words: int,
-        embedding: int,
-        characters: int,
-        spelling: int,
-        kernel: int,
+        word_width: int,
+        char_width: int,
+        char_filters: int,
+        char_kernel: int,
         word_dropout: float,
     ) -> None:
         super().__init__()
         self.separator, self.word_dropout = separator, word_dropout
-        self.characters = nn.Parameter(torch.randn(vocabulary, characters) * 0.3)
-        self.convolution = nn.Conv1d(characters, spelling, kernel, padding=kernel // 2)
-        self.table = nn.Parameter(torch.randn(words + 1, embedding) * 0.1)  # the first for all that are not known
+        self.characters = nn.Parameter(torch.randn(vocabulary, char_width) * 0.3)
+        self.convolution = nn.Conv1d(char_width, char_filters, char_kernel, padding=char_kernel // 2)
+        self.table = nn.Parameter(torch.randn(words + 1, word_width) * 0.1)  # row 0 is that of unknown words
         self.known: Tensor
         self.register_buffer("known", torch.zeros(words, dtype=torch.int64))  # fingerprints, ascending
-        self.width = embedding + spelling
+        self.width = word_width + char_filters
 
-    def know(self, words: Sequences) -> None:
-        """Learn which words are known: a row of characters for each, with or without its separator."""
-        found = Words.find(words, self.separator).fingerprints(words, self.separator)[:, 0]
-        self.known.copy_(found.sort().values)
+    def set_known_words(self, words: Sequences) -> None:
+        """Set the known words: one row of characters per word, with or without its separator."""
+        hashes = WordSpans.find(words, self.separator).fingerprints(words, self.separator)[:, 0]
+        self.known.copy_(hashes.sort().values)
 
     def forward(self, sentences: Sequences) -> tuple[Tensor, Tensor]:
-        """The vectors of all words (B, W, D), zeros past the last of a row; and how many there are, (B,)."""
-        words = Words.find(sentences, self.separator)
-        vectors = torch.cat([self._meanings(sentences, words), self._spellings(sentences, words)], -1)
-        real = length_mask(words.counts, words.most)
-        return vectors * real[..., None], words.counts
+        """Word vectors (B, W, D), zeros past the last word of a row, and the number of words (B,)."""
+        spans = WordSpans.find(sentences, self.separator)
+        vectors = torch.cat([self._word_vectors(sentences, spans), self._character_vectors(sentences, spans)], -1)
+        real = length_mask(spans.counts, spans.max_words)
+        return vectors * real[..., None], spans.counts
 
-    def _meanings(self, sentences: Sequences, words: Words) -> Tensor:
-        fingerprints = words.fingerprints(sentences, self.separator)
+    def _word_vectors(self, sentences: Sequences, spans: WordSpans) -> Tensor:
+        hashes = spans.fingerprints(sentences, self.separator)
         if not len(self.known):
-            return F.embedding(torch.zeros_like(fingerprints), self.table)
-        places = torch.searchsorted(self.known, fingerprints).clamp(max=len(self.known) - 1)
-        ids = torch.where(self.known[places] == fingerprints, places + 1, 0)
+            return F.embedding(torch.zeros_like(hashes), self.table)
+        indices = torch.searchsorted(self.known, hashes).clamp(max=len(self.known) - 1)
+        ids = torch.where(self.known[indices] == hashes, indices + 1, 0)
         if self.training and self.word_dropout:
             ids = ids * (torch.rand(ids.shape, device=ids.device) >= self.word_dropout)
         return F.embedding(ids, self.table)
 
-    def _spellings(self, sentences: Sequences, words: Words) -> Tensor:
+    def _character_vectors(self, sentences: Sequences, spans: WordSpans) -> Tensor:
         ids = sentences.ids.masked_fill(~sentences.mask, 0)
         embedded = F.embedding(ids, self.characters) * sentences.mask[..., None]  # (B, L, ·)
-        found = F.relu(self.convolution(embedded.transpose(1, 2)).transpose(1, 2))[:, : ids.shape[1]]
-        owners = words.owners[..., None].expand_as(found)
-        empty = found.new_zeros(len(ids), words.most + 1, found.shape[-1])
-        return empty.scatter_reduce(1, owners, found, "amax")[:, :-1]
+        features = F.relu(self.convolution(embedded.transpose(1, 2)).transpose(1, 2))[:, : ids.shape[1]]
+        words = spans.words[..., None].expand_as(features)
+        empty = features.new_zeros(len(ids), spans.max_words + 1, features.shape[-1])
+        return empty.scatter_reduce(1, words, features, "amax")[:, :-1]

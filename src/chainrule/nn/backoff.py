@@ -26,7 +26,7 @@ FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # where counts of counts are too few to es
 BLOCK = 1 << 21  # predictions made at a time: few enough to stay in the cache
 
 
-class Table(NamedTuple):
+class BackoffTable(NamedTuple):
     """The events of one order: n of them, sorted by key. Those of order k have contexts of length k − 1."""
 
     keys: Tensor  # (n,) int64; at order 1 the tokens themselves, 0 … V, BOS among them
@@ -34,7 +34,7 @@ class Table(NamedTuple):
     log_backoffs: Tensor  # weight of each context of length k for tokens not seen in it, by its node; (0,) at the top
 
 
-class BackedOff(AutoregressiveModel, CountModel):
+class BackoffModel(AutoregressiveModel, CountModel):
     """A model that predicts from such tables."""
 
     def __init__(self, config: ModelConfig, order: int) -> None:
@@ -76,7 +76,7 @@ class BackedOff(AutoregressiveModel, CountModel):
 
     # Tables
 
-    def set_tables(self, tables: Sequence[Table]) -> None:
+    def set_tables(self, tables: Sequence[BackoffTable]) -> None:
         """Make these the model, one table an order, in the default floating-point type."""
         dtype, device = torch.get_default_dtype(), self.device
         for order, table in enumerate(tables, start=1):
@@ -86,11 +86,11 @@ class BackedOff(AutoregressiveModel, CountModel):
             if order < self.order:
                 self.register_buffer(f"log_backoffs_{order}", table.log_backoffs.to(device, dtype))
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[BackoffTable]:
         """One table an order, from unigrams up."""
         self._require_estimate()
         for order in range(1, self.order + 1):
-            yield Table(
+            yield BackoffTable(
                 self._keys(order) if order > 1 else torch.arange(self.base, device=self.device),
                 self._log_probs(order),
                 self._log_backoffs(order) if order < self.order else torch.empty(0, device=self.device),
@@ -135,7 +135,7 @@ class BackedOff(AutoregressiveModel, CountModel):
         # What a prediction from the last k tokens still gets as a factor: the back-off of all longer contexts.
         factors = [torch.zeros_like(result[:, 0])]
         for order in range(self.order - 1, 0, -1):
-            factors.insert(0, factors[0] + at(self._log_backoffs(order), columns[order - 1]))
+            factors.insert(0, factors[0] + node_values(self._log_backoffs(order), columns[order - 1]))
         torch.add(self._log_probs(1), factors[0][:, None], out=result)
         corner = torch.arange(len(result), device=result.device) * self.vocabulary
         for length, (nodes, factor) in enumerate(zip(columns, factors[1:], strict=True), start=1):
@@ -164,7 +164,7 @@ class Counts(NamedTuple):
     numbers: list[Tensor]  # (n,) each
 
 
-def merge(counts: Counts, more: Counts, base: int) -> Counts:
+def merge_counts(counts: Counts, more: Counts, base: int) -> Counts:
     """The counts of both texts together, in time linear in the first ones: the others are meant to be fewer."""
     merged = Counts([counts.keys[0]], [counts.numbers[0] + more.numbers[0]])
     places = more_places = counts.keys[0]  # of the nodes one order below, in what is merged
@@ -201,7 +201,7 @@ def discounts(adjusted: Tensor) -> tuple[float, float, float]:
     return discounts if min(discounts) > 0 else FALLBACK_DISCOUNTS
 
 
-def find(keys: Tensor, parents: Tensor, tokens: Tensor, base: int) -> Tensor:
+def find_nodes(keys: Tensor, parents: Tensor, tokens: Tensor, base: int) -> Tensor:
     """The node that continues each parent with a token; -1 where there is none, or where the parent is -1."""
     if not keys.numel():
         return torch.full_like(parents, -1)
@@ -210,7 +210,7 @@ def find(keys: Tensor, parents: Tensor, tokens: Tensor, base: int) -> Tensor:
     return places.where(keys[places] == wanted, -1)
 
 
-def at(values: Tensor, nodes: Tensor) -> Tensor:
+def node_values(values: Tensor, nodes: Tensor) -> Tensor:
     """The value of each node, 0 where the node is -1."""
     if not values.numel():
         return torch.zeros(nodes.shape, dtype=values.dtype, device=values.device)

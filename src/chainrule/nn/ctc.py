@@ -184,17 +184,17 @@ class FusedTarget(NamedTuple):
     score: float
 
 
-class Prefix:
+class BeamPrefix:
     """A prefix of the target in the beam."""
 
     __slots__ = ("blank", "children", "frame", "fusion", "parent", "score", "state", "token", "token_end")
 
-    def __init__(self, parent: Prefix | None, token: int, state: Any, fusion: float) -> None:
+    def __init__(self, parent: BeamPrefix | None, token: int, state: Any, fusion: float) -> None:
         self.parent = parent
         self.token = token  # the last one
         self.state = state  # of the language model
         self.fusion = fusion  # w log P_L + b |y|
-        self.children: dict[int, Prefix] = {}
+        self.children: dict[int, BeamPrefix] = {}
         self.frame = -1  # the last frame in which the prefix was reached
         self.blank = self.token_end = 0.0  # probability of the paths that end in a blank, or in the last token
         self.score = 0.0
@@ -211,7 +211,7 @@ def prefix_beam_search(
     frames: Sequence[FrameCandidates], model: FusionModel, weights: FusionWeights, width: int
 ) -> FusedTarget:
     """The best target, with at most `width` prefixes kept after every frame."""
-    root = Prefix(None, -1, model.initial_state, 0.0)
+    root = BeamPrefix(None, -1, model.initial_state, 0.0)
     root.blank = 1.0
     beam, log_scale = [root], 0.0  # probabilities are rescaled in every frame to avoid underflow
     for number, frame in enumerate(frames):
@@ -231,8 +231,8 @@ def prefix_beam_search(
 
 
 def _extended(
-    beam: Sequence[Prefix], number: int, frame: FrameCandidates, model: FusionModel, weights: FusionWeights
-) -> list[Prefix]:
+    beam: Sequence[BeamPrefix], number: int, frame: FrameCandidates, model: FusionModel, weights: FusionWeights
+) -> list[BeamPrefix]:
     """All prefixes reached from those of the beam by one more frame."""
     blank_prob, tokens = frame
     before = [(prefix, prefix.blank, prefix.token_end) for prefix in beam]
@@ -255,7 +255,7 @@ def _extended(
             if child is None:
                 nats, state = model.score(token, prefix.state)
                 fusion = prefix.fusion + weights.language_model * nats + weights.length_bonus
-                child = prefix.children[token] = Prefix(prefix, token, state, fusion)
+                child = prefix.children[token] = BeamPrefix(prefix, token, state, fusion)
             if child.frame != number:  # not in the previous beam
                 child.frame, child.blank, child.token_end = number, 0.0, 0.0
                 reached.append(child)

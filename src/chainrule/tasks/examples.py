@@ -17,7 +17,7 @@ from chainrule.data.batching import Pairs, by_length
 from chainrule.data.corpus import Tokens
 from chainrule.data.parallel import PairedCorpus
 from chainrule.errors import ConfigError
-from chainrule.features.encoders import EmbedderVectors
+from chainrule.features.encoders import RunEncoder
 from chainrule.interface.base import NeuralModel
 from chainrule.interface.capabilities import FitsStatistics
 from chainrule.metrics import score_rows
@@ -190,5 +190,5 @@ def embedder_settings(config: RunConfig) -> dict[str, Any]:
 def _read_encoder(model: NeuralModel, run: str) -> None:
     """Load the weights of the encoder's run into a new model."""
     for part in model.children():
-        if isinstance(part, EmbedderVectors):
+        if isinstance(part, RunEncoder):
             RunFolder(Path(run)).read_weights(part.model)

@@ -186,7 +186,7 @@ class TagData(ExampleData[Tagger, TagRun]):
     def batches(self, model: Tagger, config: RunConfig, reporter: Reporter) -> TrainingBatches:
         if self.known:
             words = [np.frombuffer(word, np.int32).tolist() for word in self.known]
-            model.spelled.know(Sequences.pack(words, device=model.device))
+            model.word_encoder.set_known_words(Sequences.pack(words, device=model.device))
         return super().batches(model, config, reporter)
 
     def validation_metrics(self, model: Tagger, config: RunConfig) -> Callable[[], Record]:

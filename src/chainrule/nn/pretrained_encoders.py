@@ -39,7 +39,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class EncoderShape:
     """What distinguishes one BERT, or one GPT-2, from another."""
 
     vocabulary: int
@@ -54,10 +54,10 @@ class Shape:
     dropout: float = 0.0  # of a BERT that is being trained
 
 
-class Reader(nn.Module, ABC):
+class PretrainedEncoder(nn.Module, ABC):
     """From token ids to a vector for each."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
         self.shape = shape
         self.words = nn.Parameter(torch.empty(shape.vocabulary, shape.width))
@@ -72,11 +72,11 @@ class Reader(nn.Module, ABC):
         return F.embedding(ids, self.words) + self.positions[: ids.shape[1]]
 
 
-class Bert(Reader):
-    def __init__(self, shape: Shape) -> None:
+class BertEncoder(PretrainedEncoder):
+    def __init__(self, shape: EncoderShape) -> None:
         super().__init__(shape)
         self.token_types = nn.Parameter(torch.empty(shape.token_types, shape.width))  # e_A, and e_B where there is one
-        self.blocks = nn.ModuleList(BertBlock(shape) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(BertEncoderBlock(shape) for _ in range(shape.layers))
         self.dropout = Dropout(shape.dropout)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
@@ -94,10 +94,10 @@ class Bert(Reader):
             yield x.view_as(embedded)
 
 
-class GPT2(Reader):
-    def __init__(self, shape: Shape) -> None:
+class GPT2Encoder(PretrainedEncoder):
+    def __init__(self, shape: EncoderShape) -> None:
         super().__init__(shape)
-        self.blocks = nn.ModuleList(GPT2Block(shape) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(GPT2EncoderBlock(shape) for _ in range(shape.layers))
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         embedded = self._embedded(ids)
@@ -107,10 +107,10 @@ class GPT2(Reader):
         return cast(Tensor, self.norm(x)).view_as(embedded)
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """Attention and an MLP. Matrices are stored (in, out)."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
         self.heads = shape.heads
         self.activation = ACTIVATIONS[shape.activation]
@@ -130,10 +130,10 @@ class Block(nn.Module):
         return cast(Tensor, self.mlp_out(self.activation(self.mlp_in(x))))
 
 
-class BertBlock(Block):
+class BertEncoderBlock(EncoderBlock):
     """Norms after the sums."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: EncoderShape) -> None:
         super().__init__(shape)
         self.dropout = Dropout(shape.dropout)
 
@@ -142,7 +142,7 @@ class BertBlock(Block):
         return cast(Tensor, self.mlp_norm(x + self.dropout(self.mlp(x))))
 
 
-class GPT2Block(Block):
+class GPT2EncoderBlock(EncoderBlock):
     """Norms before the branches."""
 
     def forward(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
