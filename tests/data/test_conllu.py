@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.conftest import RealData
 
 from chainrule.config import DataConfig
 from chainrule.data.conllu import prepare_tagged, read_tagged, spelled
 from chainrule.errors import ChainruleError
+from tests.conftest import RealData
 
 UNIVERSAL = """\
 # sent_id = 1

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import RealData
 
 from chainrule.config import DataConfig
 from chainrule.data.image_files import is_images, read_images
 from chainrule.data.images import brightness, encode, form_of, prepare_images
 from chainrule.errors import ChainruleError, ConfigError, DataError
+from tests.conftest import RealData
 
 RANDOM = np.random.default_rng(0)
 

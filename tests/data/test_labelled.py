@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.conftest import RealData
 
 from chainrule.config import DataConfig
 from chainrule.data.labelled import prepare_labelled, read_labelled
 from chainrule.errors import ChainruleError, DataError
+from tests.conftest import RealData
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:

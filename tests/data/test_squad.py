@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import RealData
 
 from chainrule.config import DataConfig
 from chainrule.data.squad import (
@@ -21,6 +20,7 @@ from chainrule.data.squad import (
 )
 from chainrule.errors import ChainruleError, DataError
 from chainrule.tokenizers.words import Words
+from tests.conftest import RealData
 
 CONTEXT = "The cat sat on the mat. It was grey, and the dog (Rex) was brown; both slept all day."
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.conftest import Command
 
 from chainrule.errors import RunError
 from chainrule.interop.bert import write_bert
@@ -13,6 +12,7 @@ from chainrule.models.bert import BERT, BERTConfig
 from chainrule.tokenizers.chars import Chars
 from chainrule.tokenizers.huggingface import HuggingFace
 from chainrule.types import Sequences
+from tests.conftest import Command
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 os.environ["HF_HUB_OFFLINE"] = "1"

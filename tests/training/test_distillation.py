@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Command
 
 import chainrule
 from chainrule.config import DataConfig
@@ -19,6 +18,7 @@ from chainrule.data.parallel import prepare_pairs
 from chainrule.errors import ConfigError, DecodingError, RunError
 from chainrule.tasks.translation import distilled
 from chainrule.training.progress import Reporter
+from tests.conftest import Command
 
 TINY = {"width": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "context": 32, "dropout": 0.0}
 TRAIN = {"batch_tokens": 256, "validate_tokens": 300, "learning_rate": 0.01}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import Command
 
 import chainrule
 from chainrule.config import TrainConfig
@@ -22,6 +21,7 @@ from chainrule.training.loop import Trainer
 from chainrule.training.progress import Reporter
 from chainrule.training.schedule import rate
 from chainrule.types import Batch, Sequences
+from tests.conftest import Command
 
 MODEL = {"width": 48, "layers": 1, "dropout": 0.0}
 TRAIN = {"batch_tokens": 256, "learning_rate": 0.01, "label_smoothing": 0.0, "validate_tokens": 500}
