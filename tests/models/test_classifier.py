@@ -71,8 +71,8 @@ def test_the_best_weights_may_be_those_of_the_best_accuracy(reviews: Path, tmp_p
     assert records[-1]["step"] < 30  # patience
 
 
-def test_a_loss_that_is_not_measured_cannot_choose_the_best(text_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"train.best_by is 'accuracy', which validation does not measure here"):
+def test_a_metric_that_is_not_measured_cannot_select_the_best_checkpoint(text_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train.best_by is 'accuracy', which is not measured for this task"):
         chainrule.train(
             "recurrent", data=str(text_file), out=tmp_path / "run", steps=1,
             settings={"model": {"width": 4}, "train": {"best_by": "accuracy"}},

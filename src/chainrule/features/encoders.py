@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Self, TypeAlias, cast
+from itertools import chain
+from typing import Any, Literal, Self, TypeAlias, cast, final
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +22,9 @@ from chainrule.errors import ConfigError
 from chainrule.families import build
 from chainrule.features import Pretrained
 from chainrule.features.stored import TokenRow
-from chainrule.interface.base import Model, Trainable, readable
-from chainrule.interface.capabilities import Embedder, Layered
-from chainrule.interface.conditional import TranslationConfig
+from chainrule.interface.base import Model, NeuralModel, Trainable, readable
+from chainrule.interface.capabilities import Embedder, FitsStatistics, Layered, TokenPairs
+from chainrule.interface.conditional import Conditional, TranslationConfig
 from chainrule.nn.layers import ScalarMix, rms_norm
 from chainrule.nn.tokens import TokenReadout
 from chainrule.types import Progress, Sequences
@@ -248,6 +249,31 @@ def build_encoder(config: EncoderConfig) -> TextEncoder:
     return ENCODERS[config.encoder_name](config)
 
 
-def resolved_settings(config: EncoderConfig, encoder: TextEncoder) -> dict[str, Any]:
-    """What of the settings is known only once the encoder is there."""
-    return {"features_fingerprint": encoder.model.fingerprint} if isinstance(encoder, PretrainedTextEncoder) else {}
+class EncoderModel(Conditional, FitsStatistics, NeuralModel):
+    """A model whose source is read by an encoder. A frozen encoder is run once, before training."""
+
+    config: EncoderConfig
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.encoder = build_encoder(config)
+        if isinstance(self.encoder, PretrainedTextEncoder):
+            fingerprint = self.encoder.model.fingerprint
+            self.config = config.model_copy(update={"features_fingerprint": fingerprint})
+
+    @property
+    def source_context(self) -> int | None:
+        return self.encoder.context
+
+    @final
+    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
+        self.precompute((source for source, _ in chain(train, held_out)), progress)
+
+    @final
+    def precompute(self, sources: Iterable[TokenRow], progress: Progress | None = None) -> None:
+        """Run a frozen encoder on these sources once and cache its outputs."""
+        self.encoder.precompute((text for source in sources for text in self.encoder_inputs(source)), progress)
+
+    def encoder_inputs(self, source: TokenRow) -> Iterable[TokenRow]:
+        """The texts that the encoder reads of a source: by default the source itself."""
+        yield source

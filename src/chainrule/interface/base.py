@@ -241,9 +241,13 @@ class NeuralModel(Trainable, AutoregressiveModel):
         """Tokens in one row of a training batch, unless the user says otherwise."""
         return self.context or 64
 
-    @abstractmethod
     def hidden(self, batch: Batch) -> Tensor:
-        """(B, T, D); readout of [:, t] predicts target.ids[:, t]."""
+        """(B, T, D); readout of [:, t] predicts target.ids[:, t].
+
+        By default `advance` over the whole target. Families that have a faster parallel form override it.
+        """
+        tokens = shift_right(readable(batch.target), self.bos)
+        return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
 
     @abstractmethod
     def readout(self, hidden: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Embedder
 from chainrule.models.gpt import GPTConfig, ModernBlock
 from chainrule.nn import single_row
-from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, cache_index
+from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, cache_index, new_caches
 from chainrule.nn.convolution import GatedConvolution
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.layers import rms_norm
@@ -108,8 +108,7 @@ class AttentiveConv(TokenReadout, Embedder):
         config = self.config
         like = self.tokens.matrix
         shape = (batch_size, config.heads, config.context, config.attention.head_width)
-        # Zeros, not memory as it is found: masked slots still enter a product with weight 0, and 0 · NaN is NaN.
-        keys, values = (tuple(like.new_zeros(shape) for _ in range(config.layers)) for _ in range(2))
+        keys, values = new_caches(like, config.layers, shape)
         return AttentiveConvState(self._rings(batch_size), keys, values, self._nothing_read(batch_size))
 
     def advance(self, tokens: Tensor, state: State) -> Advance:

@@ -61,7 +61,7 @@ class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
     def __init__(self, config: AutoregressiveTransformerConfig) -> None:
         super().__init__(config)
         width, scored = config.width, config.attention_width
-        self.tokens = PairTable(config.vocabulary, width, source_vocabulary=config.own_source_rows, tied=config.tied)
+        self.tokens = PairTable.of(config, width)
         self.encoder = RecurrentEncoder("lstm", config.layers, width, bidirectional=False, dropout=config.dropout)
         self.score_hidden = nn.Linear(width, scored, bias=False)  # H
         self.score_source = nn.Linear(width, scored)  # W, b
@@ -71,10 +71,6 @@ class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
         nn.init.ones_(self.project_context.bias)
         self.mlp = nn.Linear(width, width)  # A, a
         self.dropout = VariationalDropout(config.dropout)
-
-    def hidden(self, batch: Batch) -> Tensor:
-        tokens = shift_right(readable(batch.target), bos=self.bos)
-        return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
 
     def attention_maps(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)

@@ -10,13 +10,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.interface.base import Advance, readable, shift_right
+from chainrule.interface.base import Advance
 from chainrule.nn import single_row
 from chainrule.nn.convolution import GatedConvolution
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.layers import rms_norm
 from chainrule.nn.tokens import TokenReadout, TokenTable
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Sequences, State
 
 
 class CausalConvConfig(ModelConfig):
@@ -83,10 +83,6 @@ class CausalConv(TokenReadout):
     @property
     def segment(self) -> int:
         return self.config.segment
-
-    def hidden(self, batch: Batch) -> Tensor:
-        inputs = shift_right(readable(batch.target), self.bos)
-        return self.advance(inputs, self.initial(None, len(inputs))).hidden
 
     def initial(self, source: Sequences | None, batch_size: int) -> CausalConvState:
         rings = tuple(layer.initial(batch_size) for layer in self._stack)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
@@ -11,14 +10,12 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.features.encoders import EncoderConfig, build_encoder, resolved_settings
-from chainrule.features.stored import TokenRow
+from chainrule.features.encoders import EncoderConfig, EncoderModel
 from chainrule.interface.base import Advance, Table, TabledReadout
-from chainrule.interface.capabilities import FitsStatistics, TokenPairs
-from chainrule.interface.conditional import Conditional, HasAttention
+from chainrule.interface.conditional import HasAttention
 from chainrule.nn.attention import AttentionPooling
 from chainrule.nn.dropout import Dropout
-from chainrule.types import Batch, Progress, Sequences, State
+from chainrule.types import Batch, Sequences, State
 
 
 class ClassifierConfig(EncoderConfig):
@@ -41,7 +38,7 @@ class ClassifierState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
+class Classifier(EncoderModel, HasAttention, TabledReadout):
     """P(label | text): an encoder of your choice, attention pooling, an MLP.
 
     A label is a target of one token, so a classifier is the shortest product that the chain rule makes. With m the
@@ -69,8 +66,6 @@ class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
 
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
-        self.encoder = build_encoder(config)
-        self.config = config.model_copy(update=resolved_settings(config, self.encoder))
         self.pooling = AttentionPooling(self.encoder.width, config.attention_width, config.heads)
         self.inner = nn.Linear(config.heads * self.encoder.width, config.hidden)
         self.readout_weight = nn.Parameter(torch.randn(config.vocabulary, config.hidden) * 0.02)
@@ -81,10 +76,6 @@ class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
     def context(self) -> int:
         """A label and no more."""
         return 1
-
-    @property
-    def source_context(self) -> int | None:
-        return self.encoder.context
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.encoder.tables()
@@ -112,13 +103,6 @@ class Classifier(Conditional, FitsStatistics, HasAttention, TabledReadout):
         source = self.require_source(batch.source)
         weights = self.pooling.weights(self.encoder(source), source.mask).mean(1, keepdim=True)
         return weights.expand(-1, batch.target.ids.shape[1], -1)
-
-    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
-        self.precompute((source for source, _ in chain(train, held_out)), progress)
-
-    def precompute(self, sources: Iterable[TokenRow], progress: Progress | None = None) -> None:
-        """Compute the output of a frozen encoder for these sources once; later reads find it in the cache."""
-        self.encoder.precompute(sources, progress)
 
     def _read(self, source: Sequences) -> Tensor:
         """(B, S) to (B, D)."""

@@ -44,7 +44,8 @@ from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAtt
 from chainrule.nn import single_row, slow_attention
 from chainrule.nn.attention import CrossAttend, RecordingAttention, SourceAttention, padding_bias, require_heads
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.layers import input_projection, output_projection, rms_norm, squared_relu
+from chainrule.nn.layers import input_projection, output_projection, rms_norm
+from chainrule.nn.mlp import SquaredReluMLP
 from chainrule.nn.positions import sinusoids
 from chainrule.nn.scan import scan
 from chainrule.nn.shortlist import Shortlist, Shortlisted, Shortlists, partners_of
@@ -111,7 +112,7 @@ class FATConfig(EmbeddingConfig):
         return self
 
 
-class Source(NamedTuple):
+class FATSource(NamedTuple):
     """What the decoder sees of a source: keys and values for each of its layers, of the tokens that were kept."""
 
     keys: tuple[Tensor, ...]  # (B, H, S, D/H) each
@@ -121,12 +122,12 @@ class Source(NamedTuple):
 
 
 class FATState(NamedTuple):
-    source: Source
+    source: FATSource
     memories: tuple[Tensor, ...]  # (B, D) h of each layer
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class Kept(NamedTuple):
+class KeptTokens(NamedTuple):
     """The tokens of sources that are worth computing, moved together."""
 
     ids: Tensor  # (B, N)
@@ -148,11 +149,9 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
 
     def __init__(self, config: FATConfig) -> None:
         super().__init__(config)
-        self.tokens = PairTable(
-            config.vocabulary, config.width, source_vocabulary=config.own_source_rows, tied=config.tied
-        )
-        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.tokens = PairTable.of(config, config.width)
+        self.encoder = nn.ModuleList(FATEncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(FATDecoderLayer(config) for _ in range(config.decoder_layers))
         self.dropout = Dropout(config.dropout)
         self.register_buffer("sinusoids", sinusoids(config.width, config.context), persistent=False)
         self.register_buffer("source_frequency", torch.full((config.source_vocabulary,), math.inf))
@@ -225,7 +224,7 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         hidden, memories = self._write(tokens, before.memories, cross_attends)
         return Advance(hidden, FATState(before.source, memories, before.positions + tokens.shape[1]))
 
-    def _keep(self, source: Sequences | None) -> Kept:
+    def _keep(self, source: Sequences | None) -> KeptTokens:
         """The hybrid forward pass: what is rare is left out before anything is computed; a source's end stays."""
         given = self.require_source(source)
         ids, lengths = readable(given), given.lengths
@@ -237,15 +236,15 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
             places = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(lengths.max())]
             ids = ids.gather(1, places)
         positions = (given.lengths[:, None] - 1 - places).clamp_min_(0) if self.right_to_left else places
-        return Kept(ids, places, positions, lengths)
+        return KeptTokens(ids, places, positions, lengths)
 
-    def _read(self, kept: Kept) -> Source:
+    def _read(self, kept: KeptTokens) -> FATSource:
         x = self.dropout(self.tokens.embed_source(kept.ids) + self.sinusoids[kept.positions])
         padding = padding_bias(kept.lengths, kept.ids.shape[1], x.dtype)
         for layer in self.encoder:
             x = layer(x, padding)
         keys, values = zip(*(layer.key_values(rms_norm(x)) for layer in self._writers), strict=True)
-        return Source(keys, values, kept.positions, kept.lengths)
+        return FATSource(keys, values, kept.positions, kept.lengths)
 
     def _write(
         self, tokens: Tensor, memories: Sequence[Tensor], cross_attends: Sequence[CrossAttend]
@@ -274,7 +273,7 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         hidden = torch.from_numpy(single_row.rms_norm(y))[None, None]
         return Advance(hidden, FATState(state.source, tuple(memories), state.positions + 1))
 
-    def _cross_attention(self, source: Source, positions: Tensor) -> list[SourceAttention]:
+    def _cross_attention(self, source: FATSource, positions: Tensor) -> list[SourceAttention]:
         """How each layer looks at the source from target positions, (B, K) or (1, K)."""
         offsets = self._offsets(source.positions[:, None], positions[..., None])  # (B, K, S) or (1, K, S)
         padding = padding_bias(source.lengths, offsets.shape[-1], source.keys[0].dtype)
@@ -293,11 +292,11 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         return tuple(self.tokens.matrix.new_zeros(rows, self.config.width) for _ in self.decoder)
 
     @property
-    def _writers(self) -> Iterable[DecoderLayer]:
-        return cast(Iterable[DecoderLayer], self.decoder)
+    def _writers(self) -> Iterable[FATDecoderLayer]:
+        return cast(Iterable[FATDecoderLayer], self.decoder)
 
 
-class EncoderLayer(nn.Module):
+class FATEncoderLayer(nn.Module):
     """Slow multi-head attention with a gate on what it finds, then an MLP."""
 
     def __init__(self, config: FATConfig) -> None:
@@ -307,7 +306,7 @@ class EncoderLayer(nn.Module):
         self.query_key = input_projection(config.width, 2 * config.heads * config.key_width, bias=True)
         self.value_gate = input_projection(config.width, 2 * config.width)  # V and G
         self.out = output_projection(config.width, config.width)
-        self.mlp = MLP(config.width, config)
+        self.mlp = SquaredReluMLP(config.width, config.mlp_ratio * config.width, config.width)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
@@ -326,7 +325,7 @@ class EncoderLayer(nn.Module):
         return cast(Tensor, self.out(found.transpose(1, 2).flatten(2) * gate.sigmoid()))
 
 
-class DecoderLayer(nn.Module):
+class FATDecoderLayer(nn.Module):
     """A memory, fast fully connected softmax over the source, and an MLP that reads both."""
 
     def __init__(self, config: FATConfig) -> None:
@@ -339,7 +338,7 @@ class DecoderLayer(nn.Module):
         self.query = input_projection(width, width)  # Q
         self.key_value = input_projection(width, 2 * width)  # K and V'
         self.distances = nn.Parameter(torch.zeros(2 * config.max_distance + 1, config.heads))  # U
-        self.mlp = MLP(3 * width, config)
+        self.mlp = SquaredReluMLP(3 * width, config.mlp_ratio * width, width)
         self.dropout = Dropout(config.dropout)
 
     def key_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -379,20 +378,6 @@ class OffsetSourceRow(NamedTuple):
     keys: Array  # (H, S, D/H)
     values: Array
     offsets: npt.NDArray[np.int64]  # (S,) rows of `distances`
-
-
-class MLP(nn.Module):
-    def __init__(self, inputs: int, config: FATConfig) -> None:
-        super().__init__()
-        self.inside = input_projection(inputs, config.mlp_ratio * config.width)
-        self.out = output_projection(config.mlp_ratio * config.width, config.width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.out(squared_relu(self.inside(x))))
-
-    def step(self, x: Array) -> Array:
-        """`forward` for a single token."""
-        return single_row.project(single_row.squared_relu(single_row.project(x, self.inside)), self.out)
 
 
 def _steps(tokens: Tensor) -> Tensor:

@@ -10,13 +10,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.interface.base import Advance, readable, shift_right
+from chainrule.interface.base import Advance
 from chainrule.nn import single_row
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.layers import Projection, rms_norm, squared_relu
-from chainrule.nn.single_row import Array
+from chainrule.nn.layers import Projection, rms_norm
+from chainrule.nn.mlp import SquaredReluMLP
 from chainrule.nn.tokens import TokenReadout, TokenTable
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Sequences, State
 
 
 class FiniteMemoryConfig(ModelConfig):
@@ -54,7 +54,9 @@ class FiniteMemory(TokenReadout):
         self.tokens = TokenTable(config.vocabulary, config.width, input_only=2, tied=config.tied)  # BOS and "nothing"
         self.combine = Projection(config.memory * config.width, config.width)
         nn.init.normal_(self.combine.weight, std=(config.memory * config.width) ** -0.5)
-        self.layers = nn.ModuleList(MLP(config.width, config.mlp_ratio) for _ in range(config.layers))
+        self.layers = nn.ModuleList(
+            SquaredReluMLP(config.width, config.mlp_ratio * config.width, config.width) for _ in range(config.layers)
+        )
         self.dropout = Dropout(config.dropout)
 
     @property
@@ -70,10 +72,6 @@ class FiniteMemory(TokenReadout):
     @property
     def receptive_field(self) -> int:
         return self.config.memory
-
-    def hidden(self, batch: Batch) -> Tensor:
-        inputs = shift_right(readable(batch.target), self.bos)
-        return self.advance(inputs, self.initial(None, len(inputs))).hidden
 
     def initial(self, source: Sequences | None, batch_size: int) -> Tensor:
         """(B, k − 1): the tokens that stand before the next one."""
@@ -99,25 +97,5 @@ class FiniteMemory(TokenReadout):
         return torch.from_numpy(single_row.rms_norm(x))[None, None]
 
     @property
-    def _stack(self) -> Iterable[MLP]:
-        return cast(Iterable[MLP], self.layers)
-
-
-class MLP(nn.Module):
-    """V φ(W x), a branch that starts at zero."""
-
-    def __init__(self, width: int, mlp_ratio: int) -> None:
-        super().__init__()
-        self.inward = Projection(width, mlp_ratio * width)
-        self.outward = Projection(mlp_ratio * width, width)
-        nn.init.normal_(self.inward.weight, std=width**-0.5)
-        nn.init.zeros_(self.outward.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., D) to (..., D)."""
-        y: Tensor = self.outward(squared_relu(self.inward(x)))
-        return y
-
-    def step(self, x: Array) -> Array:
-        """`forward` for a single vector."""
-        return single_row.project(single_row.squared_relu(single_row.project(x, self.inward)), self.outward)
+    def _stack(self) -> Iterable[SquaredReluMLP]:
+        return cast(Iterable[SquaredReluMLP], self.layers)

@@ -27,7 +27,7 @@ from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable, shift_right
 from chainrule.interface.capabilities import Rewindable
 from chainrule.nn import single_row
-from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, cache_index, require_heads
+from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, cache_index, new_caches, require_heads
 from chainrule.nn.dropout import apply_dropout
 from chainrule.nn.layers import LayerNorm, Projection, matmul, rms_norm, squared_relu
 from chainrule.nn.positions import Rotary, Rotation, require_pairs
@@ -134,8 +134,7 @@ class GPT(TabledReadout, Rewindable):
         config = self.config
         like = next(self.tokens.parameters())
         shape = (batch_size, config.heads, config.context, config.head_width)
-        # Zeros, not memory as it is found: masked slots still enter a product with weight 0, and 0 · NaN is NaN.
-        keys, values = (tuple(like.new_zeros(shape) for _ in range(config.layers)) for _ in range(2))
+        keys, values = new_caches(like, config.layers, shape)
         return GPTState(keys, values, torch.zeros(batch_size, dtype=torch.int64, device=like.device))
 
     def advance(self, tokens: Tensor, state: State) -> Advance:

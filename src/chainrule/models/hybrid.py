@@ -267,10 +267,6 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
             fitting = (source for source, _ in train if len(source) <= self.pretrained.context)
             self.pretrained.precompute(fitting)
 
-    def hidden(self, batch: Batch) -> Tensor:
-        tokens = shift_right(readable(batch.target), bos=self.bos)
-        return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
-
     def attention_maps(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)
         plan, layers, positions = self.initial(batch.source, len(tokens))

@@ -10,14 +10,14 @@ from pydantic import Field
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.interface.base import Advance, readable, shift_right
+from chainrule.interface.base import Advance
 from chainrule.interface.capabilities import Lookahead
 from chainrule.models.hybrid import HybridModel, HybridSettings
 from chainrule.nn.branches import TargetPlan
 from chainrule.nn.recurrent import GRU, LayerState
 from chainrule.nn.recurrent_encoder import gather_positions
 from chainrule.nn.tokens import TokenTable
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Sequences, State
 
 
 class HybridLanguageConfig(HybridSettings):
@@ -84,10 +84,6 @@ class HybridLanguage(HybridModel):
 
     def embed_source(self, ids: Tensor) -> Tensor:
         return self.tokens.embed(ids)
-
-    def hidden(self, batch: Batch) -> Tensor:
-        tokens = shift_right(readable(batch.target), bos=self.bos)
-        return self.advance(tokens, self.initial(None, len(tokens))).hidden
 
     def initial(self, source: Sequences | None, batch_size: int) -> HybridLanguageState:
         """One BOS short of a first chunk that is nothing but BOS."""

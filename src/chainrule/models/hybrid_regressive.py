@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from chainrule.interface.base import readable
 from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput, require_one_pass
-from chainrule.models.transformer import Decoder, Memory, Transformer, TransformerConfig
+from chainrule.models.transformer import EncoderMemory, Transformer, TransformerConfig, TransformerDecoder
 from chainrule.types import Batch, Sequences, State
 
 GROWTH, SLACK = 3, 50  # a target has at most so many tokens for each source token, and this many more
@@ -56,7 +56,7 @@ class HybridRegressive(ParallelModel):
     def __init__(self, config: HybridRegressiveConfig) -> None:
         super().__init__(config)
         self.leader = Transformer(config.leader)
-        self.filler = Decoder(config)
+        self.filler = TransformerDecoder(config)
 
     @property
     def context(self) -> int:
@@ -115,14 +115,14 @@ class HybridRegressive(ParallelModel):
         require_one_pass(budget)
         read = self._read(self.require_source(source))
         led, nats = self._lead(read.leader, eos, suppress)
-        ids, log_probs = self._choose(self._fill(led, read.filler), suppress)  # (B, J, k − 1)
+        ids, log_probs = self.leader.tokens.most_likely(self._fill(led, read.filler), suppress)  # (B, J, k − 1)
         written = torch.cat([ids, led.ids[..., None]], 2).flatten(1)
         nats = nats + log_probs.sum(2)
         total = nats.masked_fill(~led.mask, 0.0).sum(1)
         found = zip(written.tolist(), (self.config.chunk_size * led.lengths).tolist(), total.tolist(), strict=True)
         return [ParallelOutput(ids[:length], nats, nats / length) for ids, length, nats in found]
 
-    def _lead(self, memory: Memory, eos: int, suppress: Sequence[int]) -> tuple[Sequences, Tensor]:
+    def _lead(self, memory: EncoderMemory, eos: int, suppress: Sequence[int]) -> tuple[Sequences, Tensor]:
         """Every k-th token, greedily, up to the first EOS; and (B, J) their nats."""
         limits = (GROWTH * memory.lengths + SLACK).clamp(max=self.context) // self.config.chunk_size
         state: State = self.leader.begin(memory)
@@ -131,22 +131,13 @@ class HybridRegressive(ParallelModel):
         ended = torch.full_like(memory.lengths, int(limits.max()))  # (B,) how many tokens a row has
         for count in range(1, int(limits.max()) + 1):
             hidden, state = self.leader.advance(token[:, None], state)
-            token, log_prob = (part[:, 0] for part in self._choose(hidden, suppress))
+            token, log_prob = (part[:, 0] for part in self.leader.tokens.most_likely(hidden, suppress))
             ids.append(token)
             nats.append(log_prob)
             ended = torch.where((token == eos) | (count == limits), ended.clamp(max=count), ended)
             if count >= int(ended.max()):
                 break
         return Sequences(torch.stack(ids, 1), ended), torch.stack(nats, 1)
-
-    def _choose(self, hidden: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The likeliest tokens at vectors (..., D), and their nats."""
-        logits = self.leader.readout(hidden)
-        whole = logits.logsumexp(-1)
-        if suppress:
-            logits[..., list(suppress)] = -torch.inf
-        best, ids = logits.max(-1)
-        return ids, best - whole
 
     def _read(self, source: Sequences) -> Read:
         encoded = self.leader.encode(source)
@@ -155,7 +146,7 @@ class HybridRegressive(ParallelModel):
             self.filler.encoder_memory(encoded, source.lengths),
         )
 
-    def _fill(self, led: Sequences, memory: Memory) -> Tensor:
+    def _fill(self, led: Sequences, memory: EncoderMemory) -> Tensor:
         """(B, J, k − 1, D): what stands before each token of the leader."""
         every = self.config.chunk_size
         ids = torch.full((*led.ids.shape, every), self.leader.bos, device=led.ids.device)
@@ -175,8 +166,8 @@ class HybridRegressive(ParallelModel):
 class Read(NamedTuple):
     """What the two decoders see of the source."""
 
-    leader: Memory
-    filler: Memory
+    leader: EncoderMemory
+    filler: EncoderMemory
 
 
 def ordinal(number: int) -> str:

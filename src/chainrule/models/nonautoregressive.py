@@ -48,8 +48,7 @@ from chainrule.interface.base import readable
 from chainrule.interface.capabilities import FitsStatistics, TokenIds, TokenPairs
 from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput, require_one_pass
 from chainrule.models.ngram import NGram, NGramConfig
-from chainrule.models.transformer import Decoder, Encoder, Memory, TransformerConfig
-from chainrule.nn.attention import padding_bias
+from chainrule.models.transformer import EncoderMemory, TransformerConfig, TransformerDecoder, TransformerEncoder
 from chainrule.nn.ctc import FrameCandidates, FrameRatio, FusionWeights, Lattice, collapse, prefix_beam_search
 from chainrule.nn.layers import input_projection
 from chainrule.nn.tokens import PairTable, lowest
@@ -159,7 +158,7 @@ class Read(NamedTuple):
     """What was read of the sources."""
 
     encoded: Tensor  # (B, S, D)
-    memory: Memory  # what the decoder sees of it
+    memory: EncoderMemory  # what the decoder sees of it
 
     @property
     def lengths(self) -> Tensor:
@@ -171,14 +170,12 @@ class Body(nn.Module):
 
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__()
-        self.tokens = PairTable(
-            config.vocabulary, config.width, source_vocabulary=config.own_source_rows, tied=config.tied
-        )
-        self.encoder = Encoder(config)
+        self.tokens = PairTable.of(config, config.width)
+        self.encoder = TransformerEncoder(config)
         positions = (
             FrameRatio.of(config.frames_per_token).frames(config.context) if config.output == "ctc" else config.context
         )
-        self.decoder = Decoder(config.model_copy(update={"context": positions}))
+        self.decoder = TransformerDecoder(config.model_copy(update={"context": positions}))
 
     @property
     def nothing(self) -> int:
@@ -186,22 +183,12 @@ class Body(nn.Module):
         return self.tokens.vocabulary
 
     def read(self, source: Sequences) -> Read:
-        embedded = self.tokens.embed_source(readable(source))
-        encoded = self.encoder(embedded, padding_bias(source.lengths, embedded.shape[1], embedded.dtype))
+        encoded = self.encoder(self.tokens.embed_source(readable(source)), source.lengths)
         return Read(encoded, self.decoder.encoder_memory(encoded, source.lengths))
 
-    def decode(self, inputs: Tensor, lengths: Tensor, memory: Memory) -> Tensor:
+    def decode(self, inputs: Tensor, lengths: Tensor, memory: EncoderMemory) -> Tensor:
         """(B, K, D), of which each row has its own length, to (B, K, D)."""
         return self.decoder.at_once(inputs, lengths, memory)
-
-    def choose(self, hidden: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The likeliest token at each vector (N, D), and its log-probability."""
-        logits = self.tokens.readout(hidden)
-        whole = logits.logsumexp(-1)
-        if suppress:
-            logits[:, list(suppress)] = -torch.inf
-        best, ids = logits.max(-1)
-        return ids, best - whole
 
 
 class Output(nn.Module, ABC):
@@ -328,7 +315,7 @@ class CTCOutput(Output):
         open_ = real & (blank < 0)
         path = torch.full_like(blank, body.nothing, dtype=torch.int64)
         log_probs = F.logsigmoid(blank).masked_fill_(~real, 0.0)
-        ids, nats = body.choose(hidden[open_], suppress)
+        ids, nats = body.tokens.most_likely(hidden[open_], suppress)
         nats = nats + F.logsigmoid(-blank[open_])
         emits = nats > log_probs[open_]
         path[open_] = torch.where(emits, ids, body.nothing)
@@ -433,7 +420,7 @@ class MaskPredictOutput(Output):
         """The draft with its unknown tokens predicted from the others."""
         ids, log_probs = draft.ids.masked_fill(unknown, body.nothing), draft.log_probs.clone()
         hidden = self.hidden(body, read, ids, lengths)
-        ids[unknown], log_probs[unknown] = body.choose(hidden[unknown], suppress)
+        ids[unknown], log_probs[unknown] = body.tokens.most_likely(hidden[unknown], suppress)
         return Draft(ids, log_probs)
 
     def hidden(self, body: Body, read: Read, ids: Tensor, lengths: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -12,15 +11,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.features.encoders import EncoderConfig, build_encoder, resolved_settings
+from chainrule.features.encoders import EncoderConfig, EncoderModel
 from chainrule.features.stored import TokenRow
-from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
-from chainrule.interface.capabilities import FitsStatistics, TokenPairs
-from chainrule.interface.conditional import Conditional
+from chainrule.interface.base import RECURRENT_RECIPE, Advance
 from chainrule.nn.attention import AttentionPooling
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
-from chainrule.types import Batch, Progress, Sequences, State, length_mask
+from chainrule.types import Sequences, State, length_mask
 
 IMPOSSIBLE = -1e4
 """A logit whose probability underflows to 0. Finite, so that a target that cannot be has a loss like any other."""
@@ -50,7 +47,7 @@ class ReaderState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, BOS among them
 
 
-class SpanReader(Conditional, FitsStatistics, NeuralModel):
+class SpanReader(EncoderModel):
     """P(start | question, passage) P(end | start, question, passage), with place 0 for "no answer here".
 
     A target of two tokens, which are places in the passage, counted from 1 (pointers: Vinyals et al., 2015; Wang &
@@ -78,8 +75,6 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
     def __init__(self, config: ReaderConfig) -> None:
         super().__init__(config)
         width = config.width
-        self.encoder = build_encoder(config)
-        self.config = config.model_copy(update=resolved_settings(config, self.encoder))
         self.narrow = nn.Linear(self.encoder.width, width)
         self.align = nn.Linear(width, width)
         self.pooling = AttentionPooling(width, width, heads=1)
@@ -103,21 +98,12 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
         """An end depends on its start."""
         return 1
 
-    @property
-    def source_context(self) -> int | None:
-        return self.encoder.context
-
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.encoder.tables()
         yield self.end_distance
 
     def init_output_bias(self, log_frequencies: Tensor) -> None:
         """Places have no frequencies worth knowing."""
-
-    def hidden(self, batch: Batch) -> Tensor:
-        """(B, T, V): a pointer's hidden vectors are its logits."""
-        tokens = shift_right(readable(batch.target), bos=self.bos)
-        return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
 
     def readout(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -140,19 +126,10 @@ class SpanReader(Conditional, FitsStatistics, NeuralModel):
         found = torch.stack(logits, 1) if logits else starts.new_zeros(len(tokens), 0, self.vocabulary)
         return Advance(found, ReaderState(vectors, places, starts, positions + count))
 
-    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
-        self.precompute((source for source, _ in chain(train, held_out)), progress)
-
-    def precompute(self, sources: Iterable[TokenRow], progress: Progress | None = None) -> None:
-        """Compute the output of a frozen encoder for these sources once; later reads find it in the cache."""
-
-        def parts() -> Iterator[TokenRow]:
-            for row in sources:
-                ids = np.asarray(row)
-                edge = int(np.argmax(ids == self.config.separator)) + 1
-                yield from (part for part in (ids[:edge], ids[edge:]) if len(part))
-
-        self.encoder.precompute(parts(), progress)
+    def encoder_inputs(self, source: TokenRow) -> Iterable[TokenRow]:
+        ids = np.asarray(source)
+        edge = int(np.argmax(ids == self.config.separator)) + 1
+        return [text for text in (ids[:edge], ids[edge:]) if len(text)]
 
     def _apart(self, source: Sequences) -> Asked:
         """Cut every source behind its first separator; without one, all of it is passage."""

@@ -10,11 +10,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.interface.base import RECURRENT_RECIPE, Advance, Table, TabledReadout, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, Table, TabledReadout
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.layers import rms_norm
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Sequences, State
 
 
 class RecurrentConfig(ModelConfig):
@@ -68,10 +68,6 @@ class Recurrent(TabledReadout):
         yield cast(nn.Parameter, self.embedding.weight)
         if self.readout_weight is not None:
             yield self.readout_weight
-
-    def hidden(self, batch: Batch) -> Tensor:
-        tokens = shift_right(readable(batch.target), bos=self.bos)
-        return self.advance(tokens, self.initial(None, tokens.shape[0])).hidden
 
     def readout_table(self) -> Table:
         weight = self.embedding.weight if self.readout_weight is None else self.readout_weight

@@ -11,11 +11,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
-from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.layers import Projection, rms_norm
 from chainrule.nn.recurrent import LSTM, LayerState
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Sequences, State
 
 FULL_EXPECTATION = 1000  # vocabularies up to this size take the expectation over all tokens
 TOP_CANDIDATES = 32
@@ -93,10 +93,6 @@ class SelfRegressive(NeuralModel):
     def init_output_bias(self, log_frequencies: Tensor) -> None:
         self.first_bias.copy_(log_frequencies)
         self.second_bias.copy_(log_frequencies)
-
-    def hidden(self, batch: Batch) -> Tensor:
-        tokens = shift_right(readable(batch.target), bos=self.bos)
-        return self.advance(tokens, self.initial(None, tokens.shape[0])).hidden
 
     def readout(self, hidden: Tensor) -> Tensor:
         """(..., 2D + 1), the vectors of both stages and the gate logit, to log P (..., V)."""

@@ -83,17 +83,13 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__(config)
         width = config.width
-        self.tokens = PairTable(config.vocabulary, width, source_vocabulary=config.own_source_rows, tied=config.tied)
+        self.tokens = PairTable.of(config, width)
         self.encoder = RecurrentEncoder(
             config.cell, config.layers, width, bidirectional=config.is_bidirectional, dropout=config.dropout
         )
         self.layers = nn.ModuleList(CELLS[config.cell](width, width, 0.0) for _ in range(config.layers))
         self.combine = None if config.attention == "none" else nn.Linear(2 * width, width)
         self.dropout = VariationalDropout(config.dropout)
-
-    def hidden(self, batch: Batch) -> Tensor:
-        tokens = shift_right(readable(batch.target), bos=self.bos)
-        return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
 
     def attention_maps(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.interface.base import RECURRENT_RECIPE, Advance, Table, TabledReadout, readable, shift_right
+from chainrule.interface.base import RECURRENT_RECIPE, Advance, Table, TabledReadout
 from chainrule.interface.conditional import Conditional, TranslationConfig
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent import LSTM, LayerState
 from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
-from chainrule.types import Batch, Sequences, State, length_mask
+from chainrule.types import Sequences, State, length_mask
 
 
 class TaggerConfig(TranslationConfig):
@@ -104,10 +104,6 @@ class Tagger(Conditional, TabledReadout):
 
     def readout_table(self) -> Table:
         return Table(self.readout_weight, self.readout_bias)
-
-    def hidden(self, batch: Batch) -> Tensor:
-        tokens = shift_right(readable(batch.target), bos=self.bos)
-        return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
 
     def initial(self, source: Sequences | None, batch_size: int) -> TaggerState:
         given = self.require_source(source)

@@ -43,11 +43,13 @@ from chainrule.nn.attention import (
     SourceAttention,
     cache_index,
     grow_cache,
+    new_caches,
     padding_bias,
     require_heads,
 )
 from chainrule.nn.dropout import Dropout
-from chainrule.nn.layers import input_projection, output_projection, rms_norm, squared_relu
+from chainrule.nn.layers import input_projection, output_projection, rms_norm
+from chainrule.nn.mlp import SquaredReluMLP
 from chainrule.nn.positions import (
     AddedPositions,
     ConcatenatedPositions,
@@ -102,7 +104,7 @@ class SourceRow(NamedTuple):
     values: Array
 
 
-class Memory(NamedTuple):
+class EncoderMemory(NamedTuple):
     """What the decoder sees of the source: keys and values for each of its layers."""
 
     keys: tuple[Tensor, ...]  # (B, H, S, D/H) each
@@ -128,7 +130,7 @@ class Memory(NamedTuple):
 class TransformerState(NamedTuple):
     """The source, and keys and values of every target token read, in caches that double when they are full."""
 
-    source: Memory
+    source: EncoderMemory
     keys: tuple[Tensor, ...]  # (B, H, C, D/H) each
     values: tuple[Tensor, ...]
     positions: Tensor  # (B,) tokens read so far, BOS among them
@@ -145,11 +147,9 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
-        self.tokens = PairTable(
-            config.vocabulary, config.width, source_vocabulary=config.own_source_rows, tied=config.tied
-        )
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+        self.tokens = PairTable.of(config, config.width)
+        self.encoder = TransformerEncoder(config)
+        self.decoder = TransformerDecoder(config)
 
     @property
     def context(self) -> int:
@@ -171,12 +171,11 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
     def initial(self, source: Sequences | None, batch_size: int) -> TransformerState:
         return self.begin(self.encoder_memory(source))
 
-    def begin(self, memory: Memory) -> TransformerState:
+    def begin(self, memory: EncoderMemory) -> TransformerState:
         """Before BOS, with a source that was read."""
         rows, heads, _, head_width = memory.keys[0].shape
         shape = (rows, heads, min(FIRST_CAPACITY, self.context), head_width)
-        # Zeros, not memory as it is found: masked slots still enter a product with weight 0, and 0 · NaN is NaN.
-        keys, values = (tuple(key.new_zeros(shape) for key in memory.keys) for _ in range(2))
+        keys, values = new_caches(memory.keys[0], len(memory.keys), shape)
         return TransformerState(memory, keys, values, torch.zeros(rows, dtype=torch.int64, device=self.device))
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
@@ -219,12 +218,10 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         return keys, values
 
     def encode(self, source: Sequences) -> Tensor:
-        """Read the source: (B, S, D)."""
-        embedded = self.tokens.embed_source(readable(source))
-        bias = padding_bias(source.lengths, embedded.shape[1], embedded.dtype)
-        return cast(Tensor, self.encoder(embedded, bias))
+        """The encoder outputs, (B, S, D)."""
+        return cast(Tensor, self.encoder(self.tokens.embed_source(readable(source)), source.lengths))
 
-    def encoder_memory(self, source: Sequences | None) -> Memory:
+    def encoder_memory(self, source: Sequences | None) -> EncoderMemory:
         """What the decoder sees of the source."""
         given = self.require_source(source)
         return self.decoder.encoder_memory(self.encode(given), given.lengths)
@@ -246,17 +243,18 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         )
 
 
-class Encoder(nn.Module):
+class TransformerEncoder(nn.Module):
     """The source, all positions at once."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.positions = _positions(config)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.layers = nn.ModuleList(TransformerEncoderLayer(config) for _ in range(config.encoder_layers))
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, embedded: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(self, embedded: Tensor, lengths: Tensor) -> Tensor:
         """(B, S, D) to (B, S, D)."""
+        bias = padding_bias(lengths, embedded.shape[1], embedded.dtype)
         if (
             bias is None
             and not self.training
@@ -275,25 +273,25 @@ class Encoder(nn.Module):
         x, rotate = self.positions.step(embedded, slice(0, len(embedded)))
         whole = single_row.FullRowAttention()
         for layer in self.layers:
-            x = cast(EncoderLayer, layer).step(x, rotate, whole)
+            x = cast(TransformerEncoderLayer, layer).step(x, rotate, whole)
         return single_row.rms_norm(x)
 
 
-class Decoder(nn.Module):
+class TransformerDecoder(nn.Module):
     """The target, after what has been read of it."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.positions = _positions(config)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.layers = nn.ModuleList(TransformerDecoderLayer(config) for _ in range(config.decoder_layers))
         self.dropout = Dropout(config.dropout)
 
-    def encoder_memory(self, encoded: Tensor, lengths: Tensor) -> Memory:
+    def encoder_memory(self, encoded: Tensor, lengths: Tensor) -> EncoderMemory:
         """What its layers see of sources (B, S, D)."""
         keys, values = zip(*(layer.cross_attention.key_values(encoded) for layer in self.stack), strict=True)
-        return Memory(keys, values, lengths)
+        return EncoderMemory(keys, values, lengths)
 
-    def at_once(self, embedded: Tensor, lengths: Tensor, source: Memory) -> Tensor:
+    def at_once(self, embedded: Tensor, lengths: Tensor, source: EncoderMemory) -> Tensor:
         """(B, K, D) to (B, K, D), where every position sees every other up to the length of its row, and the source."""
         length = embedded.shape[1]
         if (
@@ -332,19 +330,19 @@ class Decoder(nn.Module):
         return single_row.rms_norm(x)
 
     @property
-    def stack(self) -> Sequence[DecoderLayer]:
-        return cast(Sequence[DecoderLayer], self.layers)
+    def stack(self) -> Sequence[TransformerDecoderLayer]:
+        return cast(Sequence[TransformerDecoderLayer], self.layers)
 
 
 def _positions(config: TransformerConfig) -> Positions:
     return POSITIONS[config.positions](config.width, config.head_width, config.context)
 
 
-class EncoderLayer(nn.Module):
+class TransformerEncoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(config)
-        self.mlp = MLP(config)
+        self.mlp = SquaredReluMLP(config.width, config.mlp_ratio * config.width, config.width)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, rotate: Rotate, attend: Attend) -> Tensor:
@@ -356,12 +354,12 @@ class EncoderLayer(nn.Module):
         return x + self.mlp.step(single_row.rms_norm(x))
 
 
-class DecoderLayer(nn.Module):
+class TransformerDecoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(config)
         self.cross_attention = CrossAttention(config)
-        self.mlp = MLP(config)
+        self.mlp = SquaredReluMLP(config.width, config.mlp_ratio * config.width, config.width)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, rotate: Rotate, attend: Attend, cross_attend: CrossAttend) -> Tensor:
@@ -417,16 +415,3 @@ class CrossAttention(nn.Module):
         query = single_row.rms_norm(single_row.split_heads(single_row.project(x, self.query), 1, self.heads)[0])
         find = single_row.attend if x.ndim == 1 else single_row.attend_each
         return single_row.project(find(query, source.keys, source.values), self.out)
-
-
-class MLP(nn.Module):
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.inside = input_projection(config.width, config.mlp_ratio * config.width)
-        self.out = output_projection(config.mlp_ratio * config.width, config.width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.out(squared_relu(self.inside(x))))
-
-    def step(self, x: Array) -> Array:
-        return single_row.project(single_row.squared_relu(single_row.project(x, self.inside)), self.out)

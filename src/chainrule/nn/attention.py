@@ -115,6 +115,15 @@ def cache_index(positions: Tensor, chunk: int) -> CacheIndex:
     )
 
 
+def new_caches(like: Tensor, layers: int, shape: tuple[int, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Empty caches of keys and of values, a tensor (B, H, C, D) for each layer.
+
+    They hold zeros rather than uninitialised memory: masked slots enter products with weight 0, and 0 · NaN is NaN.
+    """
+    keys, values = (tuple(like.new_zeros(shape) for _ in range(layers)) for _ in range(2))
+    return keys, values
+
+
 def grow_cache(cache: Tensor, slots: int, limit: int) -> Tensor:
     """A cache (B, H, C, D) that holds `slots`: this one, or one at least twice as large, up to the limit.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chainrule.interface.base import Table, TabledReadout
+from chainrule.interface.conditional import EmbeddingConfig
 from chainrule.nn.layers import matmul, rms_norm
 
 
@@ -52,6 +54,15 @@ class TokenTable(nn.Module):
             found = torch.lerp(found, logits.mean(1, keepdim=True), smoothing)
         return found - logits.logsumexp(1, keepdim=True)
 
+    def most_likely(self, hidden: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The most likely token at each vector (..., D) except those to suppress, and its log-probability."""
+        logits = self.readout(hidden)
+        normaliser = logits.logsumexp(-1)
+        if suppress:
+            logits[..., list(suppress)] = -torch.inf
+        best, ids = logits.max(-1)
+        return ids, best - normaliser
+
 
 class PairTable(TokenTable):
     """A table for the target, as above, and vectors to read a source by: their own, or those of the target.
@@ -62,6 +73,11 @@ class PairTable(TokenTable):
     def __init__(self, vocabulary: int, width: int, *, source_vocabulary: int | None, tied: bool) -> None:
         super().__init__(vocabulary, width, tied=tied)
         self.source = None if source_vocabulary is None else _table(source_vocabulary, width)
+
+    @classmethod
+    def of(cls, config: EmbeddingConfig, width: int) -> Self:
+        """The tables that the settings of a translation model describe."""
+        return cls(config.vocabulary, width, source_vocabulary=config.own_source_rows, tied=config.tied)
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from super().tables()
