@@ -3,9 +3,8 @@
     python benchmarks/beam.py [--threads 1] [--repeats 5] [--batches 1 16] [--beams 1 5] [--length 25] [--json]
 
 Both have 3 + 3 layers, width 256, 4 heads, one table of 8,000 tokens for source, target and readout, and random
-weights. No token ends a sentence, so both write exactly as many tokens; sources have 10 to 30 tokens and come in
-batches that are padded. Both are measured in turns; a figure is a median, and a ratio is the median of the ratios of
-neighbouring turns, so that a busy moment of the machine, which touches neighbours alike, does not decide it.
+weights. EOS is suppressed, so both generate the same number of tokens; sources have 10 to 30 tokens and come in padded
+batches. Timing is by interleaved rounds (see timing.py).
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ import transformers
 from chainrule.decoding import beam_search
 from chainrule.models.transformer import Transformer, TransformerConfig
 from chainrule.types import Sequences
-from turns import against
+from timing import compare_speed
 
 VOCABULARY = 8000
 LAYERS, WIDTH, HEADS = 3, 256, 4
-PADDING = VOCABULARY  # an id of its own, as Marian has it
+PADDING = VOCABULARY  # a separate id, as in Marian
 SHORTEST, LONGEST = 10, 30  # tokens of a source
 
 
-class Figure(NamedTuple):
+class Measurement(NamedTuple):
     batch: int
     beam: int
-    ours: float  # sentences a second
+    ours: float  # sentences per second
     transformers: float
     ratio: float
 
@@ -50,7 +49,7 @@ def our_model() -> Transformer:
         width=WIDTH,
         heads=HEADS,
     )
-    return scattered(Transformer(config))
+    return with_random_weights(Transformer(config))
 
 
 def their_model() -> Any:
@@ -69,11 +68,11 @@ def their_model() -> Any:
         eos_token_id=0,
         forced_eos_token_id=None,
     )
-    return scattered(transformers.MarianMTModel(config))
+    return with_random_weights(transformers.MarianMTModel(config))
 
 
-def scattered(model: Any) -> Any:
-    """Random weights of one kind on both sides: beams then change places about as often."""
+def with_random_weights(model: Any) -> Any:
+    """The same random initialization on both sides, so that hypotheses are reordered about equally often."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         if parameter.dim() > 1:
@@ -87,14 +86,14 @@ def sentences(count: int) -> list[list[int]]:
     return [torch.randint(1, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
 
 
-def write_ours(model: Transformer, sources: Sequence[Sequence[int]], beam: int, length: int) -> list[list[int]]:
+def generate_ours(model: Transformer, sources: Sequence[Sequence[int]], beam: int, length: int) -> list[list[int]]:
     found = beam_search(
         model, [[]] * len(sources), width=beam, length=length, suppress=[0], source=Sequences.pack(sources)
     )
     return [best.ids for best, *_ in found]
 
 
-def write_theirs(model: Any, sources: Sequence[Sequence[int]], beam: int, length: int) -> list[list[int]]:
+def generate_theirs(model: Any, sources: Sequence[Sequence[int]], beam: int, length: int) -> list[list[int]]:
     ids, lengths = Sequences.pack(sources)
     mask = torch.arange(ids.shape[1]) < lengths[:, None]
     how = transformers.GenerationConfig(
@@ -107,25 +106,25 @@ def write_theirs(model: Any, sources: Sequence[Sequence[int]], beam: int, length
         decoder_start_token_id=PADDING,
         bad_words_ids=[[PADDING]],
     )
-    written = model.generate(ids.masked_fill(~mask, PADDING), attention_mask=mask.long(), generation_config=how)
-    return written[:, 1:].tolist()
+    generated = model.generate(ids.masked_fill(~mask, PADDING), attention_mask=mask.long(), generation_config=how)
+    return generated[:, 1:].tolist()
 
 
-def figures(batches: Sequence[int], beams: Sequence[int], length: int, repeats: int) -> list[Figure]:
+def measure(batches: Sequence[int], beams: Sequence[int], length: int, repeats: int) -> list[Measurement]:
     mine, peer = our_model(), their_model()
     found = []
     for batch in batches:
         sources = sentences(batch)
         for beam in beams:
-            for written in (write_ours(mine, sources, beam, length), write_theirs(peer, sources, beam, length)):
-                assert [len(ids) for ids in written] == [length] * batch
-            speeds = against(
-                lambda sources=sources, beam=beam: write_ours(mine, sources, beam, length),
-                lambda sources=sources, beam=beam: write_theirs(peer, sources, beam, length),
+            for generated in (generate_ours(mine, sources, beam, length), generate_theirs(peer, sources, beam, length)):
+                assert [len(ids) for ids in generated] == [length] * batch
+            speeds = compare_speed(
+                lambda sources=sources, beam=beam: generate_ours(mine, sources, beam, length),
+                lambda sources=sources, beam=beam: generate_theirs(peer, sources, beam, length),
                 batch,
                 repeats,
             )
-            found.append(Figure(batch, beam, *speeds))
+            found.append(Measurement(batch, beam, *speeds))
     return found
 
 
@@ -135,15 +134,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
-    parser.add_argument("--length", type=int, default=25, help="tokens that are written")
+    parser.add_argument("--length", type=int, default=25, help="tokens to generate")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     transformers.logging.set_verbosity_error()
-    found = figures(arguments.batches, arguments.beams, arguments.length, arguments.repeats)
+    found = measure(arguments.batches, arguments.beams, arguments.length, arguments.repeats)
     if arguments.json:
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        rows = [figure._asdict() for figure in found]
+        rows = [row._asdict() for row in found]
         print(json.dumps({"threads": arguments.threads, **versions, "rows": rows}, indent=2))
         return
     print(

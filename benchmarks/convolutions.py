@@ -1,25 +1,21 @@
-"""Decoding with a cache against decoding without, for the convolutional families; and convolution against conv1d.
+"""Cached against uncached decoding of the convolutional families; and our causal convolution against conv1d.
 
     python benchmarks/convolutions.py [--threads 1] [--repeats 5] [--length 1000] [--clock wall|cpu] [--json]
 
-Decoding: default sizes, 65 characters, rows that have read `length` tokens, a token at a time. With the cache a token
-is one `step`; without it (`Recomputed`) all that was read is read again. Beside it stands the price of a cached token
-after ten tokens: for `causal_conv` it must be the same, for `attentive_conv` only attention adds to it.
+Decoding: default sizes, vocabulary of 65, one token at a time after a prefix of `length` tokens. With the cache a
+token is one `step`; without it (`Recomputed`) the whole prefix is processed again. The last column is the time of a
+cached token after ten tokens: for `causal_conv` it must be the same, for `attentive_conv` only attention adds to it.
 
 Convolution: forward and backward of the two dilated causal convolutions in a gated layer, (B, T, D) to (B, T, 2 D), of
-128 channels on 8 rows of 256: taps laid side by side and two products (`nn.convolution`), or one `conv1d`.
-
-All ways are measured in turns; a figure is a median, and a ratio is the median of the ratios of neighbouring turns, so
-that a busy moment of the machine, which touches neighbours alike, does not decide it.
+128 channels on 8 rows of 256: concatenated taps and two matrix products (`nn.convolution`), or one `conv1d`. Timing is
+by interleaved rounds (see timing.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import sys
 from typing import NamedTuple
 
 import torch
@@ -29,13 +25,13 @@ from chainrule.families import build
 from chainrule.interface.base import AutoregressiveModel, Recomputed
 from chainrule.nn.convolution import DelayLine
 from chainrule.types import State
-from turns import CLOCKS, Clock, Work, medians, turns
+from timing import CLOCKS, Clock, Work, medians, set_threads, time_rounds
 
 VOCABULARY = 65
 FAMILIES = ("causal_conv", "attentive_conv")
 BATCHES = (1, 16)
-SHORT = 10  # tokens read before the cheap end of the comparison
-CACHED_STEPS = 20  # a single step is too short for a clock
+SHORT = 10  # tokens of the short prefix
+CACHED_STEPS = 20  # a single step is too short to time
 WIDTH, ROWS, SEGMENT = 128, 8, 256
 SHAPES = ((2, 1), (3, 1), (3, 16))  # kernel, dilation
 
@@ -43,7 +39,7 @@ SHAPES = ((2, 1), (3, 1), (3, 16))  # kernel, dilation
 class Decoding(NamedTuple):
     family: str
     batch: int
-    cached: float  # milliseconds for a token of every row
+    cached: float  # milliseconds per token of every row
     recomputed: float
     ratio: float  # recomputed / cached
     short: float  # cached, after SHORT tokens
@@ -52,9 +48,9 @@ class Decoding(NamedTuple):
 class Convolution(NamedTuple):
     kernel: int
     dilation: int
-    side_by_side: float  # milliseconds
+    concatenated: float  # milliseconds
     conv1d: float
-    ratio: float  # conv1d / side_by_side
+    ratio: float  # conv1d / concatenated
 
 
 def read(model: AutoregressiveModel, ids: torch.Tensor) -> State:
@@ -62,7 +58,7 @@ def read(model: AutoregressiveModel, ids: torch.Tensor) -> State:
 
 
 def stepping(model: AutoregressiveModel, state: State, rows: int, steps: int) -> Work:
-    """Writes some tokens after a state; caches are written in place, positions are not, so each turn begins alike."""
+    """Decode some tokens from a state; caches are modified in place but positions are not, so all rounds are alike."""
     token = torch.zeros(rows, dtype=torch.int64)
 
     def work() -> None:
@@ -89,7 +85,7 @@ def decoding(family: str, rows: int, length: int, repeats: int, clock: Clock) ->
         stepping(slow, (ids,), rows, 1),
         stepping(model, read(model, ids[:, :SHORT]), rows, CACHED_STEPS),
     ]
-    measured = [[a / CACHED_STEPS, b, c / CACHED_STEPS] for a, b, c in turns(works, repeats, clock)]
+    measured = [[a / CACHED_STEPS, b, c / CACHED_STEPS] for a, b, c in time_rounds(works, repeats, clock)]
     cached, recomputed, short = (1000 * value for value in medians(measured))
     return Decoding(family, rows, cached, recomputed, statistics.median(b / a for a, b, _ in measured), short)
 
@@ -103,20 +99,21 @@ def convolution(kernel: int, dilation: int, repeats: int, clock: Clock) -> Convo
     filters = both.permute(2, 1, 0).contiguous().requires_grad_()  # (2 D, D, k)
     ring, positions = line.initial(ROWS, value), torch.zeros(ROWS, dtype=torch.int64)
 
-    def side_by_side() -> torch.Tensor:
+    def concatenated() -> torch.Tensor:
         met = line.read(x, ring, positions).met
         y = (met @ value) * (met @ gate)
         y.backward(torch.ones_like(y))
         return y
 
     def conv1d() -> torch.Tensor:
-        values, gates = F.conv1d(F.pad(x.mT, (line.reach, 0)), filters, dilation=dilation).mT.chunk(2, dim=-1)
+        padded = F.pad(x.mT, (line.receptive_field, 0))
+        values, gates = F.conv1d(padded, filters, dilation=dilation).mT.chunk(2, dim=-1)
         y = values * gates
         y.backward(torch.ones_like(y))
         return y
 
-    torch.testing.assert_close(side_by_side(), conv1d(), rtol=1e-3, atol=1e-2)
-    measured = turns([side_by_side, conv1d], repeats, clock)
+    torch.testing.assert_close(concatenated(), conv1d(), rtol=1e-3, atol=1e-2)
+    measured = time_rounds([concatenated, conv1d], repeats, clock)
     ours, theirs = (1000 * value for value in medians(measured))
     return Convolution(kernel, dilation, ours, theirs, statistics.median(b / a for a, b in measured))
 
@@ -126,15 +123,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--length", type=int, default=1000)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: only with one thread")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: with one thread only")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.clock == "cpu" and arguments.threads != 1:
         parser.error("--clock cpu adds up the time of all threads; use it with --threads 1")
-    if os.environ.get("OPENBLAS_NUM_THREADS") != str(arguments.threads):  # NumPy reads it once, when it is loaded
-        os.environ["OPENBLAS_NUM_THREADS"] = str(arguments.threads)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-    torch.set_num_threads(arguments.threads)
+    set_threads(arguments.threads)
     clock, repeats = CLOCKS[arguments.clock], arguments.repeats
     decoded = [decoding(family, rows, arguments.length, repeats, clock) for family in FAMILIES for rows in BATCHES]
     convolved = [convolution(kernel, dilation, repeats, clock) for kernel, dilation in SHAPES]
@@ -144,11 +138,11 @@ def main() -> None:
         print(json.dumps({**about, "length": arguments.length, **rows}, indent=2))
         return
     print(f"{arguments.threads} thread(s), {arguments.clock} clock, torch {torch.__version__}; milliseconds")
-    print(f"a token after {arguments.length} tokens; in the last column after {SHORT}")
+    print(f"per token after {arguments.length} tokens; last column: after {SHORT}")
     print(f"{'family':16}{'batch':>6}{'cached':>10}{'recomputed':>12}{'ratio':>8}{'short':>10}")
     for family, batch, cached, recomputed, ratio, short in decoded:
         print(f"{family:16}{batch:6}{cached:10.3f}{recomputed:12.2f}{ratio:8.0f}{short:10.3f}")
-    print(f"{'kernel':>6}{'dilation':>10}{'side by side':>14}{'conv1d':>10}{'ratio':>8}")
+    print(f"{'kernel':>6}{'dilation':>10}{'concatenated':>14}{'conv1d':>10}{'ratio':>8}")
     for kernel, dilation, ours, theirs, ratio in convolved:
         print(f"{kernel:6}{dilation:10}{ours:14.2f}{theirs:10.2f}{ratio:8.2f}")
 

@@ -1,8 +1,8 @@
-"""Dropout of vectors and of attention, forward and backward, against PyTorch's own.
+"""Dropout of vectors and of attention weights, forward and backward, against PyTorch's.
 
     python benchmarks/dropout.py [--threads 1] [--repeats 15] [--clock cpu] [--json]
 
-The shapes are those of a small Transformer that learns: vectors of 5,000 tokens, attention of 100 rows with 4 heads.
+The shapes are those of a small Transformer in training: vectors of 5,000 tokens, attention of 100 rows with 4 heads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from chainrule.nn.attention import BidirectionalAttention
 from chainrule.nn.dropout import apply_dropout
 from chainrule.training.process import keep_freed_memory
-from turns import CLOCKS, against
+from timing import CLOCKS, compare_speed
 
 RATE = 0.2
 
@@ -36,7 +36,7 @@ def main() -> None:
 
     x = torch.randn(5000, 192, requires_grad=True)
     heads = tuple(torch.randn(100, 4, 40, 48, requires_grad=True) for _ in range(3))
-    ways: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
+    variants: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         "vectors": (lambda: apply_dropout(x, RATE), lambda: F.dropout(x, RATE)),
         "attention": (
             lambda: BidirectionalAttention(None, RATE)(*heads),
@@ -44,22 +44,20 @@ def main() -> None:
         ),
     }
     found = {}
-    for name, (ours, theirs) in ways.items():
-        mine, peer, ratio = against(
-            lambda way=ours: way().sum().backward(),
-            lambda way=theirs: way().sum().backward(),
+    for name, (ours, theirs) in variants.items():
+        mine, peer, ratio = compare_speed(
+            lambda forward=ours: forward().sum().backward(),
+            lambda forward=theirs: forward().sum().backward(),
             1.0,
             arguments.repeats,
             CLOCKS[arguments.clock],
         )
-        found[name] = {"milliseconds": 1000 / mine, "torch": 1000 / peer, "times": ratio}
+        found[name] = {"milliseconds": 1000 / mine, "torch": 1000 / peer, "speedup": ratio}
     if arguments.json:
         print(json.dumps({"threads": arguments.threads, "torch": torch.__version__, "rows": found}, indent=2))
         return
     for name, row in found.items():
-        print(
-            f"{name:10} {row['milliseconds']:7.2f} ms, torch {row['torch']:7.2f} ms: {row['times']:.2f} times as fast"
-        )
+        print(f"{name:10} {row['milliseconds']:7.2f} ms, torch {row['torch']:7.2f} ms: speed-up {row['speedup']:.2f}")
 
 
 if __name__ == "__main__":

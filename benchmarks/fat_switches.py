@@ -1,13 +1,13 @@
-"""FAT with each of its switches on and off: BLEU, and target tokens a second, of runs that were trained with them.
+"""FAT with each of its options on and off: BLEU and target tokens per second of runs trained with them.
 
     python benchmarks/fat_switches.py --plain RUN [--reversed RUN] [--shortlist RUN] [--skip RUN] \\
         --source test.en --references test.de [--beam 5] [--batch 16] [--limit 200] [--repeats 1] \\
         [--threads 1] [--clock cpu] [--json]
 
-`--plain` is the run with all switches off, `--reversed` one with model.direction=right_to_left (which gives two rows:
-alone, and both with agreement), `--shortlist` one with model.shortlist.partners, decoded without its list and with it,
-and `--skip` one with model.skip.threshold. BLEU is of all sentences; speed, from text to text, of the first ones, a
-median over turns of all ways.
+`--plain` is the run with all options off, `--reversed` one with model.direction=right_to_left (two rows: by itself,
+and with the plain one by agreement), `--shortlist` one with model.shortlist.partners, decoded without and with its
+shortlist, and `--skip` one with model.skip.threshold. BLEU is of all sentences; speed, from text to text, of the first
+`--limit`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import chainrule
 from chainrule.decoding import Search, TranslatedText
 from chainrule.evaluation.translation import corpus_scores
 from chainrule.tasks.translation import TranslationRun
-from turns import CLOCKS, medians, turns
+from timing import CLOCKS, medians, time_rounds
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--references", type=Path, required=True)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--limit", type=int, default=200, help="sentences whose translation is timed")
+    parser.add_argument("--limit", type=int, default=200, help="number of sentences to time")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
@@ -47,20 +47,20 @@ def main() -> None:
     )
     named = {name: getattr(arguments, name) for name in ("plain", "reversed", "shortlist", "skip")}
     runs = {name: chainrule.load(path) for name, path in named.items() if path is not None}
-    ways = {
-        name: partial(translated, run, search=Search(beam=arguments.beam), batch=arguments.batch, agree_with=None)
+    methods = {
+        name: partial(translate, run, search=Search(beam=arguments.beam), batch=arguments.batch, agree_with=None)
         for name, run in runs.items()
     }
     if "reversed" in runs:
-        ways["both, agreed"] = partial(ways["plain"], agree_with=runs["reversed"])
+        methods["both, by agreement"] = partial(methods["plain"], agree_with=runs["reversed"])
     if "shortlist" in runs:
         listed = Search(beam=arguments.beam, shortlist=True)
-        ways["shortlist, decoded with it"] = partial(ways["shortlist"], search=listed)
+        methods["shortlist, used in decoding"] = partial(methods["shortlist"], search=listed)
 
-    found = {name: way(sources) for name, way in ways.items()}
+    found = {name: method(sources) for name, method in methods.items()}
     timed = sources[: arguments.limit]
-    works = [partial(way, timed) for way in ways.values()]
-    seconds = medians(turns(works, arguments.repeats, CLOCKS[arguments.clock]))
+    works = [partial(method, timed) for method in methods.values()]
+    seconds = medians(time_rounds(works, arguments.repeats, CLOCKS[arguments.clock]))
     rows = {}
     for (name, translations), taken in zip(found.items(), seconds, strict=True):
         tokens = sum(one.tokens for one in translations[: len(timed)])
@@ -75,7 +75,7 @@ def main() -> None:
         print(f"{name:28} BLEU {row['bleu']:6.2f}  {speed:7.0f} tokens/s ({speed / first:.2f})")
 
 
-def translated(
+def translate(
     run: TranslationRun, texts: list[str], *, search: Search, batch: int, agree_with: TranslationRun | None
 ) -> list[TranslatedText]:
     return [best for best, *_ in run.translate(texts, search, batch=batch, agree_with=agree_with)]

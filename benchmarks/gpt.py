@@ -2,11 +2,9 @@
 
     python benchmarks/gpt.py [--threads 1] [--repeats 5] [--sizes 0.87M 10.9M 23M] [--json]
 
-Both sides have the same weights, which travel through a Hugging Face folder, and must give the same logits before any
-clock runs. Training is forward, cross entropy and backward on rows of 256 tokens. Decoding writes 200 tokens from
-nothing but BOS, through `chainrule.decoding.generation` and through `GPT2LMHeadModel.generate`. Both are measured in
-turns; a figure is a median, and a ratio is the median of the ratios of neighbouring turns, so that a busy moment of
-the machine, which touches neighbours alike, does not decide it.
+Both sides have the same weights, exchanged through a Hugging Face folder, and must give the same logits before timing
+starts. Training is forward, cross entropy and backward on rows of 256 tokens. Decoding generates 200 tokens after BOS,
+by `chainrule.decoding.generation` and by `GPT2LMHeadModel.generate`. Timing is by interleaved rounds (see timing.py).
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,11 +28,11 @@ from chainrule.decoding.sampling import GREEDY
 from chainrule.interop.huggingface import read_gpt2
 from chainrule.models.gpt import GPT
 from chainrule.types import Batch, Sequences
-from turns import against
+from timing import compare_speed, set_threads
 
 BOS = 0
-SEGMENT = 256  # tokens in a row of training
-WRITTEN = 200  # tokens of a row of decoding
+SEGMENT = 256  # tokens per row in training
+GENERATED = 200  # tokens per row in decoding
 BATCHES = (1, 16)
 
 
@@ -49,17 +46,17 @@ class Size(NamedTuple):
 SIZES = {"0.87M": Size(4, 128, 4, 65), "10.9M": Size(6, 384, 6, 65), "23M": Size(6, 512, 8, 8000)}
 
 
-class Figure(NamedTuple):
+class Measurement(NamedTuple):
     size: str
     task: str
     batch: int
-    ours: float  # tokens a second
+    ours: float  # tokens per second
     transformers: float
     ratio: float
 
 
-def twins(size: Size) -> tuple[GPT, Any]:
-    """One random model, here and there."""
+def same_models(size: Size) -> tuple[GPT, Any]:
+    """The same random model in both libraries."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=size.vocabulary,
@@ -80,7 +77,7 @@ def twins(size: Size) -> tuple[GPT, Any]:
     ids = torch.randint(size.vocabulary, (2, 64))
     with torch.no_grad():
         torch.testing.assert_close(our_logits(ours, ids), their_logits(theirs, ids), rtol=0, atol=1e-4)
-        assert write_ours(ours, 1, 20) == write_theirs(theirs, 1, 20)
+        assert generate_ours(ours, 1, 20) == generate_theirs(theirs, 1, 20)
     return ours, theirs
 
 
@@ -99,39 +96,39 @@ def train(model: torch.nn.Module, logits: Callable[[Any, torch.Tensor], torch.Te
     model.eval()
 
 
-def write_ours(model: GPT, rows: int, length: int) -> list[list[int]]:
-    written = generate_tokens(model, [[]] * rows, length=length, sampling=GREEDY, seeds=range(rows))
-    return [row.ids for row in written]
+def generate_ours(model: GPT, rows: int, length: int) -> list[list[int]]:
+    generated = generate_tokens(model, [[]] * rows, length=length, sampling=GREEDY, seeds=range(rows))
+    return [row.ids for row in generated]
 
 
-def write_theirs(model: Any, rows: int, length: int) -> list[list[int]]:
+def generate_theirs(model: Any, rows: int, length: int) -> list[list[int]]:
     start = torch.full((rows, 1), BOS)
-    written = model.generate(
+    generated = model.generate(
         start, attention_mask=torch.ones_like(start), max_new_tokens=length, do_sample=False, pad_token_id=BOS
     )
-    return written[:, 1:].tolist()
+    return generated[:, 1:].tolist()
 
 
-def figures(name: str, repeats: int) -> list[Figure]:
-    ours, theirs = twins(SIZES[name])
+def measure(name: str, repeats: int) -> list[Measurement]:
+    ours, theirs = same_models(SIZES[name])
     found = []
     for rows in BATCHES:
         ids = torch.randint(SIZES[name].vocabulary, (rows, SEGMENT))
-        speeds = against(
+        speeds = compare_speed(
             lambda ids=ids: train(ours, our_logits, ids),
             lambda ids=ids: train(theirs, their_logits, ids),
             ids.numel(),
             repeats,
         )
-        found.append(Figure(name, "training", rows, *speeds))
+        found.append(Measurement(name, "training", rows, *speeds))
     for rows in BATCHES:
-        speeds = against(
-            lambda rows=rows: write_ours(ours, rows, WRITTEN),
-            lambda rows=rows: write_theirs(theirs, rows, WRITTEN),
-            rows * WRITTEN,
+        speeds = compare_speed(
+            lambda rows=rows: generate_ours(ours, rows, GENERATED),
+            lambda rows=rows: generate_theirs(theirs, rows, GENERATED),
+            rows * GENERATED,
             repeats,
         )
-        found.append(Figure(name, "decoding", rows, *speeds))
+        found.append(Measurement(name, "decoding", rows, *speeds))
     return found
 
 
@@ -142,16 +139,13 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    if os.environ.get("OPENBLAS_NUM_THREADS") != str(arguments.threads):  # NumPy reads it once, when it is loaded
-        os.environ["OPENBLAS_NUM_THREADS"] = str(arguments.threads)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-    torch.set_num_threads(arguments.threads)
+    set_threads(arguments.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    found = [figure for name in arguments.sizes for figure in figures(name, arguments.repeats)]
+    found = [row for name in arguments.sizes for row in measure(name, arguments.repeats)]
     if arguments.json:
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        rows = [figure._asdict() for figure in found]
+        rows = [row._asdict() for row in found]
         print(json.dumps({"threads": arguments.threads, **versions, "rows": rows}, indent=2))
         return
     print(

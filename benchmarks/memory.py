@@ -1,4 +1,4 @@
-"""What it brings to keep freed memory: training steps of the default GPT with glibc's own habit and with ours.
+"""Speed of training the default GPT with freed memory kept in the process, against glibc's default.
 
 python benchmarks/memory.py [--threads 2] [--json]
 """
@@ -38,18 +38,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found: dict[str, list[float]] = {"given back": [], "kept": []}
+    found: dict[str, list[float]] = {"returned": [], "kept": []}
     for _ in range(REPEATS):
-        for habit, speeds in found.items():
-            command = [sys.executable, "-c", STEPS, str(arguments.threads), habit]
+        for policy, speeds in found.items():
+            command = [sys.executable, "-c", STEPS, str(arguments.threads), policy]
             speeds.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-    medians = {habit: statistics.median(speeds) for habit, speeds in found.items()}
-    ratio = medians["kept"] / medians["given back"]
+    medians = {policy: statistics.median(speeds) for policy, speeds in found.items()}
+    ratio = medians["kept"] / medians["returned"]
     if arguments.json:
         print(json.dumps({"tokens_per_second": medians, "ratio": ratio}, indent=2))
         return
-    for habit, speed in medians.items():
-        print(f"freed memory is {habit:11} {speed:10,.0f} tokens/s")
+    for policy, speed in medians.items():
+        print(f"freed memory {policy:11} {speed:10,.0f} tokens/s")
     print(f"ratio {ratio:.2f}")
 
 

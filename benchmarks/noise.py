@@ -1,11 +1,10 @@
-"""Training speed at a vocabulary of 33,000 words: the full softmax against objectives that score a few words.
+"""Training speed with a vocabulary of 33,000 words: full softmax against sampled objectives.
 
     python benchmarks/noise.py [--threads 1] [--repeats 5] [--noise 1024] [--clock wall|cpu] [--json]
 
-A step is what training makes of it: forward and backward of a recurrent net (two layers, width 200, 16 lanes of 32
-tokens), clipping, and AdamW and Muon. All objectives are measured in the same run, one after the other, again and
-again; a figure is a median, and a ratio is the median of the ratios within a repeat. On a machine that others use as
-well, `--clock cpu` counts the processor time of one thread instead of the time on the wall.
+A step is a full training step: forward and backward of a recurrent network (two layers, width 200, 16 lanes of 32
+tokens), gradient clipping, and AdamW and Muon. Timing is by interleaved rounds (see timing.py); on a machine with other
+load, `--clock cpu` measures the processor time of one thread.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from chainrule.objectives import Likelihood, Noise, NoiseContrastive, Objective,
 from chainrule.training.learner import CarriedSegments
 from chainrule.training.optim import build_optimizers
 from chainrule.training.process import keep_freed_memory
-from turns import CLOCKS, Work, against_first
+from timing import CLOCKS, Work, compare_with_first
 
 VOCABULARY = 33_000
 WIDTH = 200
 LANES = 16
 SEGMENT = 32
-STEPS = 4  # in a repeat
+STEPS = 4  # per round
 FULL = "likelihood"
 
 
 def training(objective: Objective, tokens: torch.Tensor) -> Work:
-    """A few steps of training."""
+    """A few training steps."""
     torch.manual_seed(0)
     model = Recurrent(RecurrentConfig(vocabulary=VOCABULARY, width=WIDTH)).train()
     learner = CarriedSegments(model, objective)
@@ -56,9 +55,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--noise", type=int, default=1024, help="words drawn in a step")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: only with one thread")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--noise", type=int, default=1024, help="noise words per step")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: with one thread only")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args()
     if arguments.clock == "cpu" and arguments.threads != 1:
         parser.error("--clock cpu adds up the time of all threads; use it with --threads 1")
@@ -74,7 +73,7 @@ def main() -> None:
         "sampled": SampledSoftmax(noise, arguments.noise),
     }
     runs = {name: training(objective, tokens) for name, objective in objectives.items()}
-    measured = against_first(runs, STEPS * LANES * SEGMENT, arguments.repeats, CLOCKS[arguments.clock])
+    measured = compare_with_first(runs, STEPS * LANES * SEGMENT, arguments.repeats, CLOCKS[arguments.clock])
     rows = {name: {"tokens_per_second": speed, "ratio": ratio} for name, (speed, ratio) in measured.items()}
 
     if arguments.json:
@@ -82,10 +81,10 @@ def main() -> None:
         print(json.dumps({**about, "torch": torch.__version__, "rows": rows}, indent=2))
         return
     print(f"{arguments.threads} thread(s), {arguments.clock} clock, torch {torch.__version__}")
-    print(f"recurrent, width {WIDTH}, vocabulary {VOCABULARY:,}, {arguments.noise} words of noise; ratio: to {FULL}")
+    print(f"recurrent, width {WIDTH}, vocabulary {VOCABULARY:,}, {arguments.noise} noise words; ratio: over {FULL}")
     print(f"{'objective':12}{'tokens/s':>11}{'ratio':>8}")
-    for name, figures in rows.items():
-        print(f"{name:12}{figures['tokens_per_second']:11,.0f}{figures['ratio']:8.2f}")
+    for name, row in rows.items():
+        print(f"{name:12}{row['tokens_per_second']:11,.0f}{row['ratio']:8.2f}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""PixelCNN: drawing with cached rows against drawing without, and how many images a second it learns from.
+"""PixelCNN: sampling with cached rows against sampling without, and training speed in images per second.
 
     python benchmarks/pixelcnn.py [--threads 1] [--repeats 3] [--images 16] [--side 28] [--clock wall|cpu] [--json]
 
-Drawing: `--images` images of two levels at once, default sizes. With the cache the whole images are drawn, value by
-value. Without it (`Recomputed`) each value reads the image anew, as far as it is drawn; that takes long, so only a few
-values are drawn, at places spread evenly over the image, and their mean stands for all.
+Sampling: `--images` images of two levels in a batch, default sizes. With the cache the whole images are generated,
+value by value. Without it (`Recomputed`) each value needs a pass over all preceding values; that is slow, so only a
+few values at evenly spaced positions are timed, and the total is estimated from their mean.
 
-Training: forward, backward and the optimizers' step, on batches of 32 random images, at several sizes.
+Training: forward, backward and optimizer step on batches of 32 random images, at several sizes.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences
 from chainrule.training.optim import build_optimizers
 from chainrule.types import Batch, Sequences
-from turns import CLOCKS, Clock, medians, turns
+from timing import CLOCKS, Clock, medians, time_rounds
 
 LEVELS = 2
-PLACES = 4  # values that are drawn without a cache
+POSITIONS = 4  # values that are timed without the cache
 BATCH = 32
 SIZES = ({"layers": 7, "width": 32}, {"layers": 7, "width": 48}, {"layers": 10, "width": 48})
 
 
-class Drawing(NamedTuple):
+class SamplingTime(NamedTuple):
     images: int
     cached: float  # seconds for all images
-    recomputed: float  # the same without a cache, estimated from some values
+    recomputed: float  # without the cache, estimated from some values
     ratio: float
 
 
-class Training(NamedTuple):
+class TrainingSpeed(NamedTuple):
     layers: int
     width: int
     parameters: int
@@ -57,34 +57,34 @@ def model_of(side: int, **sizes: int) -> PixelCNN:
 
 
 @torch.inference_mode()
-def draw(model: AutoregressiveModel, images: int, values: int) -> None:
-    """So many values of each image, one after the other, always the likeliest."""
+def sample_greedily(model: AutoregressiveModel, images: int, values: int) -> None:
+    """Generate the first `values` values of each image greedily."""
     step = model.start(batch_size=images)
     for _ in range(values - 1):
         step = model.extend(step.logits[:, -1].argmax(-1)[:, None], step.state)
 
 
 @torch.inference_mode()
-def read_again(model: AutoregressiveModel, images: int, read: int) -> None:
-    """The prediction after so many values, from nothing."""
+def predict_uncached(model: AutoregressiveModel, images: int, position: int) -> None:
+    """Predict the value at a position from all preceding ones."""
     nothing = torch.zeros(images, 0, dtype=torch.int64)
-    Recomputed(model).extend(torch.zeros(images, read, dtype=torch.int64), (nothing,))
+    Recomputed(model).extend(torch.zeros(images, position, dtype=torch.int64), (nothing,))
 
 
-def drawing(side: int, images: int, repeats: int, clock: Clock) -> Drawing:
+def measure_sampling(side: int, images: int, repeats: int, clock: Clock) -> SamplingTime:
     model = model_of(side).eval()
     size = side * side
-    places = [round((number + 0.5) * size / PLACES) for number in range(PLACES)]
+    positions = [round((number + 0.5) * size / POSITIONS) for number in range(POSITIONS)]
     works = [
-        lambda: draw(model, images, size),
-        lambda: [read_again(model, images, place) for place in places],
+        lambda: sample_greedily(model, images, size),
+        lambda: [predict_uncached(model, images, position) for position in positions],
     ]
-    measured = [(cached, some * size / PLACES) for cached, some in turns(works, repeats, clock)]
+    measured = [(cached, some * size / POSITIONS) for cached, some in time_rounds(works, repeats, clock)]
     cached, recomputed = medians(measured)
-    return Drawing(images, cached, recomputed, statistics.median(slow / fast for fast, slow in measured))
+    return SamplingTime(images, cached, recomputed, statistics.median(slow / fast for fast, slow in measured))
 
 
-def training(side: int, sizes: dict[str, int], repeats: int, clock: Clock) -> Training:
+def measure_training(side: int, sizes: dict[str, int], repeats: int, clock: Clock) -> TrainingSpeed:
     model = model_of(side, **sizes).train()
     optimizers = build_optimizers(model, TrainConfig(**PixelCNN.recipe))
     learner = WholeSequences(model, Likelihood())
@@ -96,9 +96,9 @@ def training(side: int, sizes: dict[str, int], repeats: int, clock: Clock) -> Tr
             optimizer.step()
             optimizer.zero_grad()
 
-    [seconds] = medians(turns([step], repeats, clock))
+    [seconds] = medians(time_rounds([step], repeats, clock))
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Training(sizes["layers"], sizes["width"], parameters, BATCH / seconds)
+    return TrainingSpeed(sizes["layers"], sizes["width"], parameters, BATCH / seconds)
 
 
 def main() -> None:
@@ -112,15 +112,15 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     clock = CLOCKS[options.clock]
-    drawn = drawing(options.side, options.images, options.repeats, clock)
-    trained = [training(options.side, sizes, options.repeats, clock) for sizes in SIZES]
+    sampled = measure_sampling(options.side, options.images, options.repeats, clock)
+    trained = [measure_training(options.side, sizes, options.repeats, clock) for sizes in SIZES]
     if options.json:
-        print(json.dumps({"drawing": drawn._asdict(), "training": [one._asdict() for one in trained]}, indent=2))
+        print(json.dumps({"sampling": sampled._asdict(), "training": [one._asdict() for one in trained]}, indent=2))
         return
     print(f"{options.side}×{options.side} pixels, {LEVELS} levels, {options.threads} thread(s), {options.clock} clock")
     print(
-        f"drawing {drawn.images} images: {drawn.cached:.2f} s with the cache, {drawn.recomputed:.1f} s without: "
-        f"{drawn.ratio:.0f} times as fast"
+        f"sampling {sampled.images} images: {sampled.cached:.2f} s with the cache, {sampled.recomputed:.1f} s without: "
+        f"speed-up {sampled.ratio:.0f}"
     )
     for one in trained:
         print(

@@ -3,10 +3,8 @@
     python benchmarks/recurrent.py [--threads 1] [--repeats 5] [--clock wall|cpu] [--quick] [--json]
 
 Training is forward and backward through embedding, two layers, a readout of 10,000 words and cross entropy; decoding
-is single steps of one row with the state carried. All are measured in the same run, one after the other, again and
-again; a figure is a median, and a ratio is the median of the ratios within a repeat, so that a busy moment of the
-machine, which touches neighbours alike, does not decide it. On a machine that others use as well, `--clock cpu` counts
-the processor time of one thread instead of the time on the wall.
+is single steps of one row with the state carried over. Timing is by interleaved rounds (see timing.py); on a machine
+with other load, `--clock cpu` measures the processor time of one thread.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from torch import Tensor, nn
 
 from chainrule.models.recurrent import Recurrent, RecurrentConfig
 from chainrule.nn.recurrent import CELLS
-from turns import CLOCKS, Work, against_first
+from timing import CLOCKS, Work, compare_with_first
 
 VOCABULARY = 10_000
-WRITTEN = 100  # tokens
+GENERATED = 100  # tokens
 LAYERS = 2
 PEER = "torch.nn.LSTM"
 
@@ -40,7 +38,7 @@ SIZES = [Size(200, 20, 35), Size(200, 64, 64), Size(512, 20, 35), Size(512, 64, 
 
 
 class TorchPeer(nn.Module):
-    """What one writes with torch's own parts."""
+    """The same model built from torch's modules."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -89,14 +87,14 @@ def decoding_runs(width: int) -> dict[str, Work]:
     @torch.no_grad()
     def decode_peer() -> None:
         state = None
-        for _ in range(WRITTEN):
+        for _ in range(GENERATED):
             _, state = peer(token, state)
 
     def decoder(model: Recurrent) -> Work:
         @torch.no_grad()
         def decode() -> None:
             state = model.start().state
-            for _ in range(WRITTEN):
+            for _ in range(GENERATED):
                 _, state = model.extend(token, state)
 
         return decode
@@ -112,9 +110,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: only with one thread")
-    parser.add_argument("--quick", action="store_true", help="the smallest size only")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: with one thread only")
+    parser.add_argument("--quick", action="store_true", help="only the smallest size")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args()
     if arguments.clock == "cpu" and arguments.threads != 1:
         parser.error("--clock cpu adds up the time of all threads; use it with --threads 1")
@@ -125,12 +123,12 @@ def main() -> None:
     sizes = SIZES[:1] if arguments.quick else SIZES
     rows = []
     for size in sizes:
-        measured = against_first(training_runs(size), size.batch * size.segment, arguments.repeats, clock)
-        rows += [{"task": "training", **size._asdict(), **figures} for figures in cells(measured)]
+        measured = compare_with_first(training_runs(size), size.batch * size.segment, arguments.repeats, clock)
+        rows += [{"task": "training", **size._asdict(), **row} for row in cells(measured)]
     for width in sorted({size.width for size in sizes}):
-        measured = against_first(decoding_runs(width), WRITTEN, arguments.repeats, clock)
-        alone = {"task": "decoding", "width": width, "batch": 1, "segment": 1}
-        rows += [{**alone, **figures} for figures in cells(measured)]
+        measured = compare_with_first(decoding_runs(width), GENERATED, arguments.repeats, clock)
+        common = {"task": "decoding", "width": width, "batch": 1, "segment": 1}
+        rows += [{**common, **row} for row in cells(measured)]
 
     if arguments.json:
         print(
@@ -141,7 +139,7 @@ def main() -> None:
         )
         return
     print(f"{arguments.threads} thread(s), {arguments.clock} clock, torch {torch.__version__}")
-    print(f"{LAYERS} layers, vocabulary {VOCABULARY}; ratio: to {PEER}")
+    print(f"{LAYERS} layers, vocabulary {VOCABULARY}; ratio: speed-up over {PEER}")
     print(f"{'task':10}{'cell':18}{'width':>7}{'batch':>7}{'segment':>9}{'tokens/s':>11}{'ratio':>8}")
     for row in rows:
         print(

@@ -1,10 +1,9 @@
-"""Ways through the gated linear recurrence h_t = a_t ∘ h_{t−1} + b_t, forward and backward.
+"""Implementations of the gated linear recurrence h_t = a_t ∘ h_{t−1} + b_t, forward and backward.
 
     python benchmarks/scan.py [--threads 1] [--repeats 9] [--json]
 
-Ours against a plain loop with autograd, a scan by doubling (log₂ T passes over everything; Hillis & Steele, 1986) and
-cumulative products in log space, in chunks of 16 so that they do not underflow at once. Processor time, interleaved;
-a figure is a median.
+Ours against a plain loop with autograd, a scan by doubling (log₂ T passes over all steps; Hillis & Steele, 1986) and
+cumulative products in log space, in chunks of 16 to prevent underflow. Medians of processor time, interleaved.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def log_space(decay: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+IMPLEMENTATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "ours": scan,
     "loop": naive,
     "doubling": doubling,
@@ -53,14 +52,14 @@ WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def measure(shape: tuple[int, int, int], repeats: int) -> dict[str, float]:
-    """Milliseconds of each way."""
+    """Milliseconds of each implementation."""
     decay = torch.rand(shape).mul_(0.5).add_(0.49).requires_grad_()
     inputs, first = torch.randn(shape, requires_grad=True), torch.randn(shape[1:], requires_grad=True)
-    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+    seconds: dict[str, list[float]] = {name: [] for name in IMPLEMENTATIONS}
     for _ in range(repeats + 1):
-        for name, way in WAYS.items():
+        for name, implementation in IMPLEMENTATIONS.items():
             began = time.process_time()
-            torch.autograd.grad(way(decay, inputs, first).sum(), (decay, inputs, first))
+            torch.autograd.grad(implementation(decay, inputs, first).sum(), (decay, inputs, first))
             seconds[name].append(time.process_time() - began)
     return {name: 1000 * statistics.median(found[1:]) for name, found in seconds.items()}
 
@@ -76,12 +75,14 @@ def main() -> None:
     keep_freed_memory()
     found = [measure(shape, arguments.repeats) for shape in SHAPES]
     if arguments.json:
-        rows = [{"shape": shape, "milliseconds": figures} for shape, figures in zip(SHAPES, found, strict=True)]
+        rows = [{"shape": shape, "milliseconds": times} for shape, times in zip(SHAPES, found, strict=True)]
         print(json.dumps({"threads": arguments.threads, "torch": torch.__version__, "rows": rows}, indent=2))
         return
-    print(f"{'steps, rows, width':22}" + "".join(f"{name:>12}" for name in WAYS) + "   (ms of processor time)")
-    for shape, figures in zip(SHAPES, found, strict=True):
-        print(f"{shape!s:22}" + "".join(f"{figures[name]:12.2f}" for name in WAYS))
+    print(
+        f"{'steps, rows, width':22}" + "".join(f"{name:>12}" for name in IMPLEMENTATIONS) + "   (ms of processor time)"
+    )
+    for shape, times in zip(SHAPES, found, strict=True):
+        print(f"{shape!s:22}" + "".join(f"{times[name]:12.2f}" for name in IMPLEMENTATIONS))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long `chainrule --help` and `import chainrule` take, in CPU seconds (median of several runs).
+"""Start-up time of `chainrule --help` and `import chainrule`, in CPU seconds (median of several runs).
 
 python benchmarks/startup.py [--json]
 """
@@ -17,7 +17,7 @@ COMMANDS = {
     "chainrule --help": [str(Path(sys.executable).parent / "chainrule"), "--help"],
     "chainrule train --help": [str(Path(sys.executable).parent / "chainrule"), "train", "--help"],
     "import chainrule": [sys.executable, "-c", "import chainrule"],
-    "python -c pass (the floor)": [sys.executable, "-c", "pass"],
+    "python -c pass (minimum)": [sys.executable, "-c", "pass"],
     "import torch (for comparison)": [sys.executable, "-c", "import torch"],
 }
 REPEATS = 7

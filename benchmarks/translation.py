@@ -1,11 +1,11 @@
-"""The translation families side by side: training, greedy decoding and beam search, at sizes as equal as they come.
+"""The translation families compared: training, greedy decoding and beam search, at about equal sizes.
 
     python benchmarks/translation.py [--threads 1] [--repeats 5] [--batches 1 16] [--clock wall|cpu] [--json]
 
 All have about as many parameters as the transformer with 3 + 3 layers of width 192, a shared vocabulary of 4,000
-tokens, and random weights. Sources have 10 to 20 tokens; no token ends a sentence, so that all write 15. Training is a
-step on 128 such pairs: forward, backward, no optimizer, which costs all of them alike. The families are measured in
-turns; a figure is a median, and a ratio to the transformer is the median of the ratios of neighbouring turns.
+tokens, and random weights. Sources have 10 to 20 tokens; EOS is suppressed, so that all generate 15. Training is
+forward and backward on 128 such pairs, without the optimizer, whose cost is the same for all. Timing is by interleaved
+rounds (see timing.py); ratios are relative to the transformer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from chainrule.interface.base import NeuralModel
 from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences
 from chainrule.types import Batch, Sequences
-from turns import CLOCKS, Clock, Work, against_first
+from timing import CLOCKS, Clock, Work, compare_with_first
 
 VOCABULARY = 4000
-SHORTEST, LONGEST, WRITTEN = 10, 20, 15  # tokens of a source, and of a target
+SHORTEST, LONGEST, GENERATED = 10, 20, 15  # tokens of a source, and of a target
 ROWS = 128
 SIZES: dict[str, dict[str, Any]] = {
     "transformer": {"width": 192, "encoder_layers": 3, "decoder_layers": 3},
@@ -36,11 +36,11 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-class Figure(NamedTuple):
+class Measurement(NamedTuple):
     family: str
     parameters: int
     work: str
-    speed: float  # tokens or sentences a second
+    speed: float  # tokens or sentences per second
     ratio: float  # to the transformer
 
 
@@ -51,7 +51,7 @@ def models() -> dict[str, NeuralModel]:
         both = {"vocabulary": VOCABULARY, "source_vocabulary": VOCABULARY, "shared_embeddings": True}
         model = build(name, {**both, **settings})
         assert isinstance(model, NeuralModel)
-        for parameter in model.parameters():  # branches that begin at zero would predict alike everywhere
+        for parameter in model.parameters():  # branches initialized to zero would predict the same everywhere
             if parameter.dim() > 1 and not parameter.any():
                 parameter.data.normal_(std=0.02)
         found[name] = model
@@ -65,8 +65,8 @@ def sources(rows: int) -> list[list[int]]:
 
 
 def train(model: NeuralModel) -> Work:
-    """A step, as the training loop takes it."""
-    target = Sequences.full(torch.randint(1, VOCABULARY, (ROWS, WRITTEN), generator=torch.Generator().manual_seed(2)))
+    """Forward and backward, as in the training loop."""
+    target = Sequences.full(torch.randint(1, VOCABULARY, (ROWS, GENERATED), generator=torch.Generator().manual_seed(2)))
     batch = Batch(target, Sequences.pack(sources(ROWS)))
     learner = WholeSequences(model, Likelihood())
 
@@ -78,30 +78,30 @@ def train(model: NeuralModel) -> Work:
     return step
 
 
-def write(model: NeuralModel, rows: int, beam: int) -> Work:
+def decode(model: NeuralModel, rows: int, beam: int) -> Work:
     given = sources(rows)
 
     def search() -> None:
         model.eval()
-        beam_search(model, [[]] * rows, width=beam, length=WRITTEN, suppress=[0], source=Sequences.pack(given))
+        beam_search(model, [[]] * rows, width=beam, length=GENERATED, suppress=[0], source=Sequences.pack(given))
 
     return search
 
 
-def figures(batches: Sequence[int], repeats: int, clock: Clock) -> list[Figure]:
+def measure(batches: Sequence[int], repeats: int, clock: Clock) -> list[Measurement]:
     made = models()
     sizes = {name: sum(parameter.numel() for parameter in model.parameters()) for name, model in made.items()}
     works: dict[str, tuple[float, dict[str, Work]]] = {
-        "training tokens/s": (ROWS * WRITTEN, {name: train(model) for name, model in made.items()})
+        "training tokens/s": (ROWS * GENERATED, {name: train(model) for name, model in made.items()})
     }
     for batch in batches:
         for beam in (1, 5):
             label = f"sentences/s, batch {batch}, {'greedy' if beam == 1 else f'beam {beam}'}"
-            works[label] = (batch, {name: write(model, batch, beam) for name, model in made.items()})
+            works[label] = (batch, {name: decode(model, batch, beam) for name, model in made.items()})
     found = []
     for label, (count, by_family) in works.items():
-        for name, (speed, ratio) in against_first(by_family, count, repeats, clock).items():
-            found.append(Figure(name, sizes[name], label, speed, ratio))
+        for name, (speed, ratio) in compare_with_first(by_family, count, repeats, clock).items():
+            found.append(Measurement(name, sizes[name], label, speed, ratio))
     return found
 
 
@@ -110,22 +110,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: on a machine that is busy")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a machine with other load")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    found = figures(arguments.batches, arguments.repeats, CLOCKS[arguments.clock])
+    found = measure(arguments.batches, arguments.repeats, CLOCKS[arguments.clock])
     if arguments.json:
-        rows = [figure._asdict() for figure in found]
+        rows = [row._asdict() for row in found]
         print(json.dumps({"threads": arguments.threads, "torch": torch.__version__, "rows": rows}, indent=2))
         return
     print(f"{arguments.threads} thread(s), torch {torch.__version__}, {arguments.clock} time")
-    for label in dict.fromkeys(figure.work for figure in found):
+    for label in dict.fromkeys(row.work for row in found):
         print(f"\n{label}")
-        for figure in found:
-            if figure.work == label:
-                size = f"{figure.parameters / 1e6:.2f}M"
-                print(f"  {figure.family:28}{size:>7}{figure.speed:12,.1f}{figure.ratio:8.2f}")
+        for row in found:
+            if row.work == label:
+                size = f"{row.parameters / 1e6:.2f}M"
+                print(f"  {row.family:28}{size:>7}{row.speed:12,.1f}{row.ratio:8.2f}")
 
 
 if __name__ == "__main__":
