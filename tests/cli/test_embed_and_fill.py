@@ -1,4 +1,4 @@
-"""elmo, bert and t5 from a text of one's own to vectors and filled gaps."""
+"""elmo, bert and t5: training, embedding and filling gaps."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def test_training_reports_the_validation_loss(family: str, text_file: Path, tmp_
 
 
 @pytest.mark.parametrize("family", SMALL)
-def test_a_resumed_run_is_the_uninterrupted_one(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     family: str, text_file: Path, tmp_path: Path, chainrule: Command
 ) -> None:
     schedule = ("--set", "train.schedule=constant", "--set", "train.warmup=0")
@@ -89,7 +89,7 @@ def test_no_row_of_a_batch_crosses_the_end_of_a_document(
 
 
 @pytest.mark.parametrize("family", SMALL)
-def test_every_line_becomes_a_vector(
+def test_embed_gives_one_vector_per_line(
     family: str, text_file: Path, tmp_path: Path, chainrule: Command, lines: None
 ) -> None:
     train(chainrule, family, text_file, tmp_path / "run", "--steps", 1)
@@ -103,7 +103,7 @@ def test_every_line_becomes_a_vector(
     assert np.isfinite(vectors).all()  # the third line is longer than the context
 
 
-def test_every_token_has_a_vector_and_their_mean_is_that_of_the_line(
+def test_the_mean_of_the_token_vectors_is_that_of_the_line(
     text_file: Path, tmp_path: Path, chainrule: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(chainrule, "bert", text_file, tmp_path / "run", "--steps", 1)
@@ -120,7 +120,7 @@ def test_every_token_has_a_vector_and_their_mean_is_that_of_the_line(
 
 
 @pytest.mark.parametrize(("family", "longest"), [("bert", 1), ("t5", 3)])
-def test_fillings_are_listed_by_falling_probability(
+def test_fillings_are_sorted_by_probability(
     family: str, longest: int, text_file: Path, tmp_path: Path, chainrule: Command
 ) -> None:
     train(chainrule, family, text_file, tmp_path / "run", "--steps", 2)
@@ -146,7 +146,7 @@ def test_an_unsupported_verb_is_refused_in_one_line(text_file: Path, tmp_path: P
     for words, said in (
         (("fill", tmp_path / "elmo", "--text", "a <> b"), "give a run that fills gaps"),
         (("generate", tmp_path / "elmo"), "give a run that generates text"),
-        (("embed", tmp_path / "elmo", "--out", tmp_path / "vectors.txt"), "neither .npz nor .npy"),
+        (("embed", tmp_path / "elmo", "--out", tmp_path / "vectors.txt"), "must end with .npz or .npy"),
         (("export", tmp_path / "elmo", "--to", "hf", "--out", tmp_path / "hf"), "only gpt and bert can be exported"),
         (("verify", tmp_path / "elmo"), "has no likelihood to verify"),
         (("train", "t5", "--out", tmp_path / "t5"), "no training data was given; name a file"),

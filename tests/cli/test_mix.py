@@ -1,4 +1,4 @@
-"""`chainrule mix`: several runs become one, which answers to all the words that a run answers to."""
+"""`chainrule mix`: the combined run works with every command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import chainrule as package
 from tests.cli.test_bad_input import refused
-from tests.cli.test_words import small_gpt
+from tests.cli.test_commands import small_gpt
 from tests.conftest import Command
 
 
@@ -22,7 +22,9 @@ def runs(chainrule: Command, text_file: Path, tmp_path: Path) -> tuple[Path, Pat
 
 
 @pytest.mark.parametrize("kind", ["mixture", "ensemble"])
-def test_a_mixed_run_is_a_run(chainrule: Command, runs: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
+def test_a_mixed_run_can_be_scored_decoded_and_verified(
+    chainrule: Command, runs: tuple[Path, Path], tmp_path: Path, kind: str
+) -> None:
     out = tmp_path / "both"
     outcome = chainrule("mix", *runs, "--out", out, "--kind", kind, "--json")
     assert outcome.code == 0, outcome.err
@@ -44,7 +46,7 @@ def test_a_mixed_run_is_a_run(chainrule: Command, runs: tuple[Path, Path], tmp_p
     assert "in-sample" in (out / "card.md").read_text()
 
 
-def test_a_mixed_run_is_mixed_again(chainrule: Command, runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_mixed_run_can_be_mixed_again(chainrule: Command, runs: tuple[Path, Path], tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     assert chainrule("mix", *runs, "--out", first, "--gate", "learned").code == 0
     outcome = chainrule("mix", first, runs[0], "--out", second, "--kind", "ensemble", "--gate", "learned", "--json")
@@ -54,7 +56,7 @@ def test_a_mixed_run_is_mixed_again(chainrule: Command, runs: tuple[Path, Path],
     assert "after fitting" in chainrule("mix", first, runs[0], "--out", tmp_path / "third").out
 
 
-def test_fixed_weights_are_taken_as_given(chainrule: Command, runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_fixed_weights_are_not_fitted(chainrule: Command, runs: tuple[Path, Path], tmp_path: Path) -> None:
     words = ("--gate", "fixed", "--weights")
     assert chainrule("mix", *runs, "--out", tmp_path / "all", *words, "1,0").code == 0
     alone, mixed = (package.load(run).score("the cat sat").nats_per_token for run in (runs[0], tmp_path / "all"))
@@ -81,7 +83,7 @@ def test_test_data_is_scored_but_never_fitted_to(chainrule: Command, text_file: 
     assert given["test"]["data"] == str(test)
 
 
-def test_runs_that_cannot_be_mixed(
+def test_incompatible_runs_are_refused(
     chainrule: Command, runs: tuple[Path, Path], text_file: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "both"

@@ -1,4 +1,4 @@
-"""Labels, tags and answers on the command line, whatever is in the file."""
+"""`chainrule predict`: labels, tags and answers, also for malformed input."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def type_in(monkeypatch: pytest.MonkeyPatch):
     return put
 
 
-def test_a_label_and_its_probability_for_each_line(chainrule: Command, classifier: Path, type_in) -> None:
+def test_a_classifier_prints_a_label_and_its_probability_per_line(
+    chainrule: Command, classifier: Path, type_in
+) -> None:
     type_in(b"\xef\xbb\xbfa b c\n\nd\r\n   \na b c")
     outcome = chainrule("predict", classifier)
     assert outcome.code == 0, outcome.err
@@ -78,7 +80,7 @@ def test_a_label_and_its_probability_for_each_line(chainrule: Command, classifie
     assert first != other
 
 
-def test_machines_get_all_probabilities(chainrule: Command, classifier: Path, type_in) -> None:
+def test_json_has_all_probabilities(chainrule: Command, classifier: Path, type_in) -> None:
     type_in(b"a b\n\n")
     one, empty = chainrule("predict", classifier, "--json").out.split("\n")[:-1]
     record = json.loads(one)
@@ -87,7 +89,7 @@ def test_machines_get_all_probabilities(chainrule: Command, classifier: Path, ty
     assert record["probability"] == max(record["probabilities"].values())
 
 
-def test_more_lines_than_are_held_at_once_keep_their_order(chainrule: Command, classifier: Path, type_in) -> None:
+def test_more_lines_than_are_buffered_keep_their_order(chainrule: Command, classifier: Path, type_in) -> None:
     lines = [" ".join("abcd"[(i * k) % 4] for k in range(i % 5)) for i in range(1100)]
     type_in("\n".join(lines).encode())
     together = chainrule("predict", classifier).out.split("\n")
@@ -98,7 +100,9 @@ def test_more_lines_than_are_held_at_once_keep_their_order(chainrule: Command, c
 
 
 @pytest.mark.parametrize("search", [(), ("--search", "greedy"), ("--search", "beam", "--beam", 3)])
-def test_a_tag_for_each_word(chainrule: Command, tagger: Path, type_in, search: tuple[object, ...]) -> None:
+def test_a_tagger_prints_one_tag_per_word(
+    chainrule: Command, tagger: Path, type_in, search: tuple[object, ...]
+) -> None:
     type_in("ab cd a\n\nq ä\n".encode())
     first, empty, unknown, _ = chainrule("predict", tagger, *search).out.split("\n")
     assert len(first.split()) == 3
@@ -107,7 +111,7 @@ def test_a_tag_for_each_word(chainrule: Command, tagger: Path, type_in, search: 
     assert len(unknown.split()) == 2
 
 
-def test_an_answer_for_each_question(chainrule: Command, reader: Path, type_in) -> None:
+def test_a_reader_prints_an_answer_per_question(chainrule: Command, reader: Path, type_in) -> None:
     type_in(b'a b?\tc d a b, c d\n\n{"question": "a?", "context": "b c"}\n')
     outcome = chainrule("predict", reader)
     assert outcome.code == 0, outcome.err
@@ -122,7 +126,7 @@ def test_an_answer_for_each_question(chainrule: Command, reader: Path, type_in) 
 @pytest.mark.parametrize(
     ("line", "message"), [(b"no tab\n", "line 1 has no tab"), (b'{"question": 1}\n', "line 1 has no question")]
 )
-def test_a_line_that_asks_nothing_is_refused(
+def test_a_line_without_a_question_is_refused(
     chainrule: Command, reader: Path, type_in, line: bytes, message: str
 ) -> None:
     type_in(line)
@@ -131,14 +135,14 @@ def test_a_line_that_asks_nothing_is_refused(
     assert message in outcome.err
 
 
-def test_what_is_not_utf8_is_named_with_its_line(chainrule: Command, classifier: Path, type_in) -> None:
+def test_invalid_utf8_is_refused_with_its_line(chainrule: Command, classifier: Path, type_in) -> None:
     type_in(b"a\nb \xe4\n")
     outcome = chainrule("predict", classifier)
     assert outcome.code == 2
     assert "line 2 of standard input is not UTF-8" in outcome.err
 
 
-def test_labels_are_scored_and_their_confusion_drawn(chainrule: Command, classifier: Path, tmp_path: Path) -> None:
+def test_labels_are_scored_and_their_confusion_plotted(chainrule: Command, classifier: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     data = tmp_path / "dev.tsv"
     data.write_text("a b\tx\nc\ty\nd d\tz\na\tx\n")
@@ -176,7 +180,7 @@ def test_runs_of_another_kind_are_refused_in_one_line(chainrule: Command, classi
     assert "give annotated data" in chainrule("score", classifier, "--text", "a").err
 
 
-def test_a_label_that_the_run_does_not_know_is_refused(chainrule: Command, classifier: Path, tmp_path: Path) -> None:
+def test_a_label_outside_the_training_labels_is_refused(chainrule: Command, classifier: Path, tmp_path: Path) -> None:
     data = tmp_path / "dev.tsv"
     data.write_text("a b\tx\nc\tq\n")
     outcome = chainrule("score", classifier, "--data", data)

@@ -1,4 +1,4 @@
-"""`chainrule translate --draft`: the same translations, sooner."""
+"""`chainrule translate --draft`: speculative decoding gives the same translations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Give:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_hybrid_drafts_for_itself_and_writes_the_same(
+def test_a_hybrid_drafts_for_itself_with_the_same_output(
     chainrule: Command, lines: Give, tmp_path: Path, batch: int
 ) -> None:
     words = ("translate", create(tmp_path / "hybrid", "hybrid"), "--beam", 1, "--batch", batch)
@@ -66,7 +66,7 @@ def test_a_hybrid_drafts_for_itself_and_writes_the_same(
     assert len(drafted.out.split()) > 20
 
 
-def test_another_run_drafts_and_the_same_is_written(chainrule: Command, lines: Give, tmp_path: Path) -> None:
+def test_a_draft_run_leaves_the_output_unchanged(chainrule: Command, lines: Give, tmp_path: Path) -> None:
     words = ("translate", create(tmp_path / "base", "transformer"), "--beam", 1)
     lines()
     plain = chainrule(*words)
@@ -76,7 +76,7 @@ def test_another_run_drafts_and_the_same_is_written(chainrule: Command, lines: G
     assert drafted.out == plain.out
 
 
-def test_what_no_draft_can_do_is_refused_in_one_line(chainrule: Command, lines: Give, tmp_path: Path) -> None:
+def test_unsupported_drafts_are_refused_in_one_line(chainrule: Command, lines: Give, tmp_path: Path) -> None:
     hybrid, base = create(tmp_path / "hybrid", "hybrid"), create(tmp_path / "base", "transformer")
     foreign = create(tmp_path / "foreign", "seq2seq", target=("u", "v", "w"))
     parallel = create(tmp_path / "parallel", "nonautoregressive")
@@ -93,7 +93,7 @@ def test_what_no_draft_can_do_is_refused_in_one_line(chainrule: Command, lines: 
         refused(chainrule("translate", *words), *message)
 
 
-def test_python_knows_the_same_words(tmp_path: Path) -> None:
+def test_python_takes_the_same_drafts(tmp_path: Path) -> None:
     run = load(create(tmp_path / "hybrid", "hybrid"), TranslationRun, device="cpu")
     texts, greedy = ["a b", "d c"], Search(beam=1)
     plain = [best.text for best, *_ in run.translate(texts, greedy)]

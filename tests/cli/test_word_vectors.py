@@ -1,4 +1,4 @@
-"""`chainrule words`, as a user meets it."""
+"""`chainrule words`: neighbours, analogies, scores and maps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_neighbours_and_analogies(chainrule: Command, run: Path) -> None:
     assert first["word"] not in ("cat", "mat", "dog")
 
 
-def test_scores_say_what_the_vocabulary_lacks(chainrule: Command, run: Path, tmp_path: Path) -> None:
+def test_scores_count_out_of_vocabulary_questions(chainrule: Command, run: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("cat\tdog\t7\nbird\tworm\t5\ncook\tsmoke\t6\nking\tqueen\t8\n")
     found = json.loads(chainrule("words", run, "score", tmp_path / "pairs.tsv", "--json").out)
     assert (found["pairs"], found["unknown"]) == (3, 1)
@@ -43,14 +43,14 @@ def test_scores_say_what_the_vocabulary_lacks(chainrule: Command, run: Path, tmp
     assert "animals" in chainrule("words", run, "score", tmp_path / "analogies.txt").out
 
 
-def test_a_map_is_drawn(chainrule: Command, run: Path, tmp_path: Path) -> None:
+def test_a_map_is_plotted(chainrule: Command, run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "pictures" / "map.png"
     assert chainrule("words", run, "map", "cat", "--num", 8, "--out", out).code == 0
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
-def test_vectors_go_to_other_tools_and_back(chainrule: Command, run: Path, tmp_path: Path) -> None:
+def test_exported_vectors_can_be_imported_again(chainrule: Command, run: Path, tmp_path: Path) -> None:
     assert chainrule("export", run, "--to", "word2vec", "--out", tmp_path / "out").code == 0
     before = chainrule("words", run, "nearest", "cat", "--json").out
     for form in ("txt", "bin"):
@@ -60,12 +60,12 @@ def test_vectors_go_to_other_tools_and_back(chainrule: Command, run: Path, tmp_p
         assert json.loads(chainrule("words", back, "nearest", "cat", "--json").out) == json.loads(before)
 
 
-def test_a_word_that_is_not_there(chainrule: Command, run: Path) -> None:
+def test_an_out_of_vocabulary_word_is_refused(chainrule: Command, run: Path) -> None:
     refused(chainrule("words", run, "nearest", "brid"), "'brid'", "'bird'")
     refused(chainrule("words", run, "analogy", "cat", "mat", "doge"), "'doge'", "'dog'")
 
 
-def test_questions_that_cannot_be_asked(chainrule: Command, run: Path, tmp_path: Path) -> None:
+def test_invalid_queries_are_refused(chainrule: Command, run: Path, tmp_path: Path) -> None:
     refused(chainrule("words", run, "analogy", "cat", "mat"), "three words", "2")
     refused(chainrule("words", run, "map", "cat"), "--out", ".png")
     refused(chainrule("words", run, "map", "cat", "--out", tmp_path / "map.doc"), ".png")
@@ -73,7 +73,7 @@ def test_questions_that_cannot_be_asked(chainrule: Command, run: Path, tmp_path:
     refused(chainrule("words", run, "score", tmp_path / "nowhere"), "nowhere")
 
 
-def test_a_run_without_word_vectors(chainrule: Command, run: Path, text_file: Path, tmp_path: Path) -> None:
+def test_a_run_without_word_vectors_is_refused(chainrule: Command, run: Path, text_file: Path, tmp_path: Path) -> None:
     assert chainrule("train", "ngram", "--data", text_file, "--out", tmp_path / "ngram").code == 0
     refused(chainrule("words", tmp_path / "ngram", "nearest", "cat"), "ngram", "has a vector for each word")
     refused(chainrule("export", tmp_path / "ngram", "--to", "word2vec", "--out", tmp_path / "o"), "word2vec")

@@ -1,4 +1,4 @@
-"""`chainrule align`: which source words did each target word look at?"""
+"""`chainrule align`: the cross-attention between a source and its translation."""
 
 from __future__ import annotations
 
@@ -14,43 +14,51 @@ if TYPE_CHECKING:
     from chainrule.decoding import Alignment
 
 SHADES = " ░▒▓█"
-END = "⏎"  # how EOS, which has no text, is drawn
-SCRIPTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "PingFang SC", "SimHei")
-"""Fonts that together can write most languages; those that are installed are tried in this order."""
+END = "⏎"  # label of EOS, which has no text
+FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "PingFang SC", "SimHei")
+"""Fonts that together cover most scripts; the installed ones are tried in this order."""
 
 
 def align(
     run: RunPath,
-    source: Annotated[str, typer.Option(help="A text to translate.")],
+    source: Annotated[str, typer.Option(help="Source text.")],
     target: Annotated[
-        str | None, typer.Option(help="Its translation; by default the model's own.", show_default=False)
+        str | None, typer.Option(help="Target text. Default: the translation by the model.", show_default=False)
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Draw a heat map: .png, .svg or .pdf. Without it, text is printed.", show_default=False),
+        typer.Option(
+            help="Write a heat map to this .png, .svg or .pdf file instead of printing text.", show_default=False
+        ),
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, help="Width of the search for the model's own translation.")] = 5,
+    beam: Annotated[int, typer.Option(min=1, help="Beam width of the translation by the model.")] = 5,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Show the attention of each target token over the source tokens, the mean over layers and heads."""
+    """Show the cross-attention of each target token over the source tokens, the mean over layers and heads.
+
+    The output is a text map with one row per target token, a picture with --out, or the weights with --json. For
+    example
+
+        chainrule align runs/en-de --source "a black cat" --out attention.png
+    """
     if not source.strip():
-        raise ConfigError("the source is empty; give a text with --source")
+        raise ConfigError("--source is empty; give a text")
     opened = open_translation_run(run, device=device, threads=threads, checkpoint=checkpoint)
     found = opened.align(source, target, beam=beam)
     if out is not None:
-        draw(found, out)
+        plot_attention(found, out)
         typer.echo(str(out))
     if json:
         print_json({"source": found.source, "target": found.target, "weights": found.weights.tolist()})
     elif out is None:
-        typer.echo(rendered(found))
+        typer.echo(text_map(found))
 
 
-def rendered(found: Alignment) -> str:
-    """The map in characters: a line for each target token, a column for each source token, darker is more."""
+def text_map(found: Alignment) -> str:
+    """The map as text: one line per target token, one column per source token, darker is more attention."""
     sources, targets = labels(found.source), labels(found.target)
     margin = max(map(len, targets))
     height = max(map(len, sources))
@@ -63,18 +71,16 @@ def rendered(found: Alignment) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def draw(found: Alignment, out: Path) -> None:
-    """A heat map with tokens on both axes."""
+def plot_attention(found: Alignment, out: Path) -> None:
+    """Plot a heat map with tokens on both axes."""
     if out.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--out {str(out)!r} is no picture that can be drawn; end it with .png, .svg or .pdf")
+        raise ConfigError(f"--out {str(out)!r} has no supported format; use .png, .svg or .pdf")
     try:
-        from matplotlib import font_manager
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("drawing a heat map", "plots") from None
-    installed = set(font_manager.get_font_names())
-    fonts: dict[str, Any] = {"fontfamily": [name for name in SCRIPTS if name in installed]}
+        raise MissingExtra("plotting a heat map", "plots") from None
+    fonts: dict[str, Any] = {"fontfamily": installed_fonts()}
     sources, targets = labels(found.source), labels(found.target)
     figure = Figure(figsize=(2 + 0.35 * len(sources), 2 + 0.3 * len(targets)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -89,6 +95,13 @@ def draw(found: Alignment, out: Path) -> None:
     figure.savefig(out, dpi=150)
 
 
+def installed_fonts() -> list[str]:
+    from matplotlib import font_manager
+
+    installed = set(font_manager.get_font_names())
+    return [name for name in FONTS if name in installed]
+
+
 def labels(pieces: list[str]) -> list[str]:
-    """Tokens as they can be told apart on an axis: EOS, spaces and line ends are made visible."""
+    """Axis labels of tokens, with EOS and white space made visible."""
     return [END if not piece else piece.strip() or "␣" for piece in pieces]

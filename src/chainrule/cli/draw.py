@@ -1,4 +1,4 @@
-"""`chainrule draw`: what does a model of images imagine?"""
+"""`chainrule draw`: sample images."""
 
 from __future__ import annotations
 
@@ -9,41 +9,44 @@ import typer
 
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_image_run, output
 
-FRAMES = {".gif": 64, ".png": 12}  # stages of a growing image, by the form of the file
+FRAMES = {".gif": 64, ".png": 12}  # frames of the generation, by file format
 
 
 def draw(
     run: RunPath,
-    out: Annotated[Path, typer.Option(help="The picture: a grid of the images, .png.", show_default=False)],
-    num: Annotated[int, typer.Option(min=1, help="How many images.")] = 16,
+    out: Annotated[Path, typer.Option(help="PNG file for the grid of images.", show_default=False)],
+    num: Annotated[int, typer.Option(min=1, help="Number of images.")] = 16,
     label: Annotated[
         str | None,
         typer.Option(
-            help="Their class, of a model that knows classes; by default one after the other.", show_default=False
+            help="Class of the images, for class-conditional models. Default: all classes in turn.", show_default=False
         ),
     ] = None,
     complete: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE|N",
-            help="Give the upper part of an image file, or of validation image N, and draw the rest.",
+            help="Complete the upper part of an image file, or of validation image N.",
             show_default=False,
         ),
     ] = None,
-    keep: Annotated[float, typer.Option(help="With --complete: the share of rows that is given.")] = 0.5,
+    keep: Annotated[float, typer.Option(help="With --complete: fraction of rows that are given.")] = 0.5,
     grow: Annotated[
         Path | None,
         typer.Option(
-            help="Also how the first image grows pixel by pixel: a .gif, or a .png strip.", show_default=False
+            help="Also write the pixel-by-pixel generation of the first image: a .gif, or a .png strip.",
+            show_default=False,
         ),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Below 1 plays safe, above 1 dares more.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Image i is drawn with seed + i.")] = 0,
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature: below 1 less random, above 1 more random.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Random seed; image i uses seed + i.")] = 0,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Draw images from nothing, given a class, or given the upper half of an image. Three examples:
+    """Sample images: unconditionally, given a class, or given the upper part of an image. For example
 
         chainrule draw runs/digits --out grid.png
 
@@ -51,7 +54,7 @@ def draw(
 
         chainrule draw runs/digits --complete 0 --out halves.png --grow growing.gif
 
-    With --complete the first image of the grid is the one that is completed, as it was.
+    With --complete, the first image of the grid is the original.
     """
     opened = open_image_run(run, device=device, threads=threads, checkpoint=checkpoint)
     import numpy as np
@@ -63,8 +66,8 @@ def draw(
     drawing = opened.drawing(num, label=label, complete=example, keep=keep, seed=seed, temperature=temperature)
     first = next(drawing)
     steps = opened.form.size - first.known
-    count = 0 if grow is None else min(steps + 1, FRAMES.get(grow.suffix, 2))  # any other suffix is refused in the end
-    chosen = {round(place * steps / max(1, count - 1)) for place in range(count)}
+    count = 0 if grow is None else min(steps + 1, FRAMES.get(grow.suffix, 2))  # other formats are refused when writing
+    chosen = {round(index * steps / max(1, count - 1)) for index in range(count)}
     frames = [unfinished(opened.visible(first.levels[0]), first.known)] if count else []
     for step, stage in enumerate(track(drawing, "drawing", total=steps, console=errors, transient=True), start=1):
         if step in chosen:
@@ -74,4 +77,4 @@ def draw(
     output.print(f"[green]{out}[/green]  {len(images)} images", highlight=False, soft_wrap=True)
     if grow is not None:
         write_growing(grow, frames)
-        output.print(f"[green]{grow}[/green]  an image in {len(frames)} stages", highlight=False, soft_wrap=True)
+        output.print(f"[green]{grow}[/green]  {len(frames)} frames", highlight=False, soft_wrap=True)

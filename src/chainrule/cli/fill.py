@@ -1,4 +1,4 @@
-"""`chainrule fill`: what is missing here?"""
+"""`chainrule fill`: fill the gaps of a text."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, op
 
 def fill(
     run: RunPath,
-    text: Annotated[str, typer.Option(help="A text in which <> stands for what is missing.", show_default=False)],
-    n_best: Annotated[int, typer.Option(min=1, help="Fillings, best first.")] = 5,
+    text: Annotated[str, typer.Option(help="Text with a <> for each gap.", show_default=False)],
+    n_best: Annotated[int, typer.Option(min=1, help="Number of fillings, best first.")] = 5,
     beam: Annotated[
         int | None,
-        typer.Option(min=1, help="Fillings that the search follows; by default 8, or --n-best.", show_default=False),
+        typer.Option(min=1, help="Beam width. Default: 8, or --n-best if larger.", show_default=False),
     ] = None,
-    longest: Annotated[int, typer.Option(min=1, help="Tokens in a gap, of a run that writes spans (t5).")] = 16,
+    longest: Annotated[int, typer.Option(min=1, help="Maximum tokens per gap, for t5.")] = 16,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Fill the gaps of a text: chainrule fill RUN --text "the cat <> on the mat".
+    """Fill the gaps of a text with a masked model (bert) or a span model (t5).
 
-    A `bert` writes one token into each gap, so <><> are two tokens side by side; a `t5` writes spans of any length.
-    Each filling is shown with its probability given the rest of the text.
+    A `bert` predicts one token per gap, so <><> is a gap of two tokens; a `t5` generates spans of any length. The
+    output is a table of fillings with their probability given the rest of the text. For example
+
+        chainrule fill runs/bert --text "the cat <> on the mat"
     """
     opened = open_filling_run(run, device=device, threads=threads, checkpoint=checkpoint)
     found = opened.fill(text, num=n_best, beam=beam, longest=longest)
@@ -48,5 +50,5 @@ def fill(
 
 
 def _line(text: str) -> str:
-    """A text in one line, its line ends written out."""
+    """A text on one line, with line ends escaped."""
     return repr(text)[1:-1]

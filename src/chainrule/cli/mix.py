@@ -1,4 +1,4 @@
-"""`chainrule mix`: one run of several."""
+"""`chainrule mix`: combine runs into a mixture or an ensemble."""
 
 from __future__ import annotations
 
@@ -25,18 +25,24 @@ if TYPE_CHECKING:
 
 def mix(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN1 RUN2 …", help="Runs over one vocabulary.", show_default=False)
+        list[Path], typer.Argument(metavar="RUN1 RUN2 …", help="Runs with the same vocabulary.", show_default=False)
     ],
     out: Annotated[Path, typer.Option(help="Folder of the new run.", show_default=False)],
     kind: Annotated[
-        str, typer.Option(help="mixture: weighted sum of probabilities; ensemble: weighted product, renormalised.")
+        str, typer.Option(help="mixture: weighted sum of probabilities; ensemble: weighted product, renormalized.")
     ] = "mixture",
     gate: Annotated[
-        str, typer.Option(help="context: weights follow the text; learned: one for all text; fixed: as given.")
+        str,
+        typer.Option(
+            help="Weights: context depends on the context, learned is constant, fixed is as given by --weights."
+        ),
     ] = "context",
     weights: Annotated[
         str | None,
-        typer.Option(help="One a run, as in 0.3,0.7: where the gate begins, or stays if fixed.", show_default=False),
+        typer.Option(
+            help="Initial weight of each run, e.g. 0.3,0.7; constant with --gate fixed. Default: equal.",
+            show_default=False,
+        ),
     ] = None,
     neural_cache: Annotated[
         int | None,
@@ -49,19 +55,20 @@ def mix(
     valid: Annotated[
         str | None,
         typer.Option(
-            help="Text to fit the gate to, that no run was trained on. By default the runs' own validation data.",
+            help="Text to fit the gate to, not used to train any run. Default: the validation data of the runs.",
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all chance.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Put trained runs together into one model that is better than each.
+    """Combine trained runs into one model, usually better than each of them.
 
-    The runs must share a vocabulary: same data, same tokenizer. The gate is fitted to validation data, never to test
-    data; the new run stands alone and is scored, generated from, verified and mixed like any other. For example
+    The runs must have the same vocabulary: train them on the same data with the same tokenizer. The gate is fitted to
+    validation data, never to test data. The new run contains the weights of its parts and can be scored, decoded,
+    verified and mixed like any other. For example
 
         chainrule mix runs/ngram runs/gpt --out runs/both
     """
@@ -94,11 +101,11 @@ def _numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--weights takes numbers parted by commas, got {text!r}; for example 0.3,0.7") from None
+        raise ConfigError(f"--weights takes numbers separated by commas, got {text!r}; for example 0.3,0.7") from None
 
 
 def _fit(run: Run) -> dict[str, Any] | None:
-    """How the gate was fitted, unless it was fixed."""
+    """The record of fitting the gate; None for a fixed gate."""
     return next((record for record in run.folder.records("metrics.jsonl") if "gate" in record), None)
 
 
@@ -107,7 +114,7 @@ def _report(run: Run) -> None:
     rows: dict[str, Any] = {"family": about["family"], "parameters": about["parameters"]}
     fit = _fit(run)
     if fit is not None:
-        rows |= {f"{path} alone": nats for path, nats in zip(fit["runs"], fit["parts"], strict=True)}
+        rows |= {f"{path}": nats for path, nats in zip(fit["runs"], fit["parts"], strict=True)}
         rows |= {"before fitting": fit["before"], "after fitting": fit["after"]}
     print_table(rows)
     fitted = {} if fit is None else {"validation": " (the gate was fitted to it)"}

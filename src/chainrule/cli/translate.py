@@ -1,4 +1,4 @@
-"""`chainrule translate`: the same in the other language, line by line."""
+"""`chainrule translate`: translate standard input line by line."""
 
 from __future__ import annotations
 
@@ -19,36 +19,35 @@ from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, 
 if TYPE_CHECKING:
     from chainrule.decoding import Search, TranslatedText
 
-WINDOW = 16  # batches whose lines are held at once, to put lines of similar length together
+BUFFERED_BATCHES = 16  # batches whose lines are buffered to batch them by length
 
-Beam = Annotated[int, typer.Option(min=1, help="Hypotheses that the search follows; 1 is greedy.")]
+Beam = Annotated[int, typer.Option(min=1, help="Beam width; 1 is greedy decoding.")]
 LengthPenalty = Annotated[
-    float, typer.Option(help="0 ranks by probability, 1 by its mean per token, more prefers longer translations.")
+    float,
+    typer.Option(help="A: 0 ranks by probability, 1 by its mean per token, higher values prefer longer translations."),
 ]
-Normaliser = Annotated[str, typer.Option(help="power: log P / length^A; wu: log P / ((5 + length) / 6)^A.")]
-CoveragePenalty = Annotated[
-    float, typer.Option(min=0, help="How much it counts against a translation what its attention has left out.")
+Normaliser = Annotated[
+    str, typer.Option(help="Length normalization: power is log P / length^A, wu is log P / ((5 + length) / 6)^A.")
 ]
+CoveragePenalty = Annotated[float, typer.Option(min=0, help="Weight of the coverage penalty of Wu et al. 2016.")]
 Passes = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="Parallel models: passes over a translation; by default the model's own.", show_default=False
-    ),
+    typer.Option(min=1, help="Parallel models: number of refinement passes. Default: the model's.", show_default=False),
 ]
 LengthCandidates = Annotated[
     int | None,
-    typer.Option(min=1, help="Parallel models that choose a length: how many they try.", show_default=False),
+    typer.Option(min=1, help="Parallel models that predict a length: number of lengths to try.", show_default=False),
 ]
 Shortlist = Annotated[
-    bool, typer.Option("--shortlist", help="Of a fat run with a shortlist: score only words that suit the source.")
+    bool, typer.Option("--shortlist", help="Score only a shortlist of words per source, for fat runs that have one.")
 ]
-BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Lines that are searched at once.")]
+BatchSize = Annotated[int, typer.Option("--batch", min=1, help="Number of lines decoded at once.")]
 
 
 def translate(
     run: RunPath,
     beam: Beam = 5,
-    n_best: Annotated[int, typer.Option(min=1, help="Translations of each line, best first.")] = 1,
+    n_best: Annotated[int, typer.Option(min=1, help="Number of translations per line, best first.")] = 1,
     length_penalty: LengthPenalty = 1.0,
     normaliser: Normaliser = "power",
     coverage_penalty: CoveragePenalty = 0.0,
@@ -57,32 +56,37 @@ def translate(
     shortlist: Shortlist = False,
     copy_unknown: Annotated[
         bool,
-        typer.Option("--copy-unknown", help="Write an unknown word as the source word that the model looked at most."),
+        typer.Option("--copy-unknown", help="Replace unknown words by the source word with the most attention."),
     ] = False,
     agree_with: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Rank what this run finds, too, by what both find.", show_default=False),
+        typer.Option(
+            metavar="RUN", help="Rank the candidates of both runs by the mean of their scores.", show_default=False
+        ),
     ] = None,
     draft: Annotated[
         str | None,
         typer.Option(
             metavar="RUN|self",
-            help="With --beam 1: the same, sooner. Let a smaller run guess ahead, or the plan of a hybrid run itself.",
+            help="Speculative decoding (with --beam 1): same output, less time. Draft tokens from a smaller run or "
+            "from the parallel branch of a hybrid run.",
             show_default=False,
         ),
     ] = None,
     batch: BatchSize = 32,
-    longest: Annotated[int, typer.Option(min=1, help="Longer lines, in tokens, are passed on as they are.")] = 1000,
+    longest: Annotated[int, typer.Option(min=1, help="Maximum source tokens; longer lines are passed through.")] = 1000,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
     threads: Threads = None,
-    json: Annotated[bool, typer.Option("--json", help="A line of JSON for each line, with all scores.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One line of JSON per line, with scores.")] = False,
 ) -> None:
-    """Translate standard input to standard output, a line for each line: chainrule translate RUN < in > out.
+    """Translate standard input to standard output, one line per line.
 
-    Files may be of any length. Empty lines stay empty. A line that is too long or not UTF-8 is passed on as it is and
-    counted; the counts are printed on standard error at the end. With --n-best, each translation is a line of its
-    own: the number of its source line from 0, the text and the score, separated by |||.
+    Input of any length is streamed. Empty lines stay empty. Lines that are too long or not UTF-8 are passed through and
+    counted in the summary on standard error. With --n-best N each line has up to N output lines: the index of the
+    source line, the text and the score, separated by |||. For example
+
+        chainrule translate runs/en-de --beam 5 < test.en > test.de
     """
     from chainrule.decoding import Search
 
@@ -93,11 +97,11 @@ def translate(
             "passes": passes, "length_candidates": length_candidates,
         }
     )  # fmt: skip
-    how: dict[str, Any] = {"device": device, "threads": threads, "checkpoint": checkpoint}
-    opened = open_translation_run(run, **how)
-    other = None if agree_with is None else open_translation_run(agree_with, **how)
-    guesses = draft if draft in (None, "self") else open_translation_run(Path(draft), device=device)
-    window = 1 if sys.stdin.isatty() else WINDOW * batch  # a person waits for each line
+    loading: dict[str, Any] = {"device": device, "threads": threads, "checkpoint": checkpoint}
+    opened = open_translation_run(run, **loading)
+    other = None if agree_with is None else open_translation_run(agree_with, **loading)
+    drafted_by = draft if draft in (None, "self") else open_translation_run(Path(draft), device=device)
+    window = 1 if sys.stdin.isatty() else BUFFERED_BATCHES * batch  # interactive: no buffering
     begin = time.perf_counter()
     counts: Counter[str] = Counter()
     lines = Lines(sys.stdin.buffer)
@@ -108,28 +112,28 @@ def translate(
         longest=longest,
         copy_unknown=copy_unknown,
         agree_with=other,
-        draft=guesses,
+        draft=drafted_by,
         window=window,
     )
-    for number, found in enumerate(lines.watched(results)):
+    for number, found in enumerate(lines.with_progress(results)):
         counts[found[0].finished] += 1
-        typer.echo(shown(number, found, search, as_json=json).encode("utf-8", "replace"))
+        typer.echo(format_result(number, found, search, as_json=json).encode("utf-8", "replace"))
     errors.print(summary(counts, time.perf_counter() - begin), highlight=False, soft_wrap=True)
 
 
 class Lines:
-    """The lines of a binary file as text, and how far their translation has come."""
+    """The lines of a binary file as text, and the progress of their translation."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
-        self.total = size(file)
-        self.waiting: deque[int] = deque()  # bytes of the lines that were read and are not translated
+        self.total = file_size(file)
+        self.pending: deque[int] = deque()  # bytes of each line that was read and is not translated yet
 
     def __iter__(self) -> Iterator[str | TranslatedText]:
         from chainrule.decoding import TranslatedText
 
         for number, line in enumerate(self.file):
-            self.waiting.append(len(line))
+            self.pending.append(len(line))
             line = line.rstrip(b"\r\n")
             if number == 0:
                 line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
@@ -138,8 +142,8 @@ class Lines:
             except UnicodeDecodeError:
                 yield TranslatedText.untranslated(line.decode("utf-8", "replace"), "not text")
 
-    def watched(self, results: Iterable[list[TranslatedText]]) -> Iterator[list[TranslatedText]]:
-        """The results, one for each line, with a progress bar on stderr that leaves no trace."""
+    def with_progress(self, results: Iterable[list[TranslatedText]]) -> Iterator[list[TranslatedText]]:
+        """Pass the results through, one per line, with a transient progress bar on stderr."""
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("translating"), BarColumn(24), TextColumn("{task.fields[lines]:,} lines"))
@@ -147,12 +151,12 @@ class Lines:
         with Progress(*columns, left, console=errors, transient=True, disable=not errors.is_terminal) as bar:
             task = bar.add_task("", total=self.total, lines=0)
             for number, found in enumerate(results, start=1):
-                bar.update(task, advance=self.waiting.popleft(), lines=number)
+                bar.update(task, advance=self.pending.popleft(), lines=number)
                 yield found
 
 
-def size(file: BinaryIO) -> int | None:
-    """The bytes of a regular file; nobody knows how much will come through a pipe."""
+def file_size(file: BinaryIO) -> int | None:
+    """Bytes of a regular file; None for a pipe."""
     try:
         status = os.fstat(file.fileno())
     except OSError:
@@ -160,8 +164,8 @@ def size(file: BinaryIO) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def shown(number: int, found: list[TranslatedText], search: Search, *, as_json: bool) -> str:
-    """The translations of a line as they are printed: never more or fewer lines than there should be."""
+def format_result(number: int, found: list[TranslatedText], search: Search, *, as_json: bool) -> str:
+    """The output of one source line; line ends within a translation become spaces."""
     if as_json:
         return json_module.dumps({"line": number, "translations": [one._asdict() for one in found]}, ensure_ascii=False)
     texts = [one.text.replace("\r", " ").replace("\n", " ") for one in found]
@@ -171,12 +175,12 @@ def shown(number: int, found: list[TranslatedText], search: Search, *, as_json: 
 
 
 def summary(counts: Counter[str], seconds: float) -> str:
-    """What became of the lines."""
+    """The number of translated and other lines, and the speed."""
     from chainrule.decoding.translator import UNTRANSLATED
 
     total = counts.total()
     parts = [f"{total - sum(counts[reason] for reason in UNTRANSLATED):,} of {total:,} lines translated"]
-    parts += [f"{counts[reason]:,} {reason}, passed on" for reason in UNTRANSLATED if counts[reason]]
+    parts += [f"{counts[reason]:,} {reason}, passed through" for reason in UNTRANSLATED if counts[reason]]
     if counts["length"]:
-        parts.append(f"{counts['length']:,} cut at the limit on their length")
+        parts.append(f"{counts['length']:,} cut at the length limit")
     return "; ".join(parts) + f" ({seconds:,.1f} s, {total / max(seconds, 1e-9):,.1f} lines/s)"

@@ -1,4 +1,4 @@
-"""`chainrule verify`: can the numbers of this run be trusted?"""
+"""`chainrule verify`: check the properties of a run's model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from chainrule.cli.options import Json, RunPath, Threads, open_run, output, prin
 
 def verify(
     run: RunPath,
-    seed: Annotated[int, typer.Option(help="Seed of the random sequences.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the test sequences.")] = 0,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Check the model of a run: probabilities sum to one, the future does not leak, the cache changes nothing …
+    """Check the model of a run: probabilities sum to one, no information from the future, decoding equals scoring, …
 
-    The checks are those that every family passes in chainrule's own tests. They run in double precision on the CPU.
-    Status 1 if one fails.
+    These are the checks that chainrule's own tests run on every family, here on the weights of the run, in double
+    precision on the CPU. The exit status is 1 if a check fails. For example
+
+        chainrule verify runs/first
     """
     findings = open_run(run, device="cpu", threads=threads).verify(seed=seed)
     failed = [finding for finding in findings if finding.status == "failed"]

@@ -1,4 +1,4 @@
-"""`chainrule words`: which words are alike?"""
+"""`chainrule words`: neighbours, analogies, benchmarks and maps of word vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.align import SCRIPTS
+from chainrule.cli.align import installed_fonts
 from chainrule.cli.options import Json, RunPath, errors, open_run, output, print_json, print_table, show
 from chainrule.errors import ConfigError, MissingExtra
 
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from chainrule.evaluation.embeddings import AnalogyScore, Neighbour, SimilarityScore, WordVectors
     from chainrule.tasks.word_vectors import WordVectorRun
 
-PICTURES = (".png", ".svg", ".pdf")
-SIDES = ((1, 1), (-1, 1), (1, -1), (-1, -1))  # of a point, where its name may stand: right or left, above or below
+PLOT_FORMATS = (".png", ".svg", ".pdf")
+SIDES = ((1, 1), (-1, 1), (1, -1), (-1, -1))  # positions of a label: right or left, above or below its point
 
 
-class Ask(StrEnum):
-    """What can be asked of word vectors."""
-
+class WordQuery(StrEnum):
     nearest = "nearest"
     analogy = "analogy"
     score = "score"
@@ -35,25 +33,25 @@ class Ask(StrEnum):
 
 def words(
     run: RunPath,
-    ask: Annotated[
-        Ask,
+    query: Annotated[
+        WordQuery,
         typer.Argument(
-            help="nearest WORD…: the words most like each; analogy A B C: what is to C as B is to A; score FILE: "
-            "against analogies or judged pairs; map WORD: a picture of its neighbourhood.",
+            help="nearest WORD…: nearest words; analogy A B C: A is to B as C is to …; score FILE: accuracy or "
+            "correlation with similarity judgements; map WORD: a plot of its neighbourhood.",
             show_default=False,
         ),
     ],
     about: Annotated[list[str], typer.Argument(metavar="WORD…", help="Words, or a file.", show_default=False)],
-    num: Annotated[int, typer.Option(min=1, help="How many words to give; on a map, how many neighbours.")] = 10,
+    num: Annotated[int, typer.Option(min=1, help="Number of words; for map, number of neighbours.")] = 10,
     restricted: Annotated[
-        int, typer.Option(min=2, help="With score: most frequent words that an answer is chosen from.")
+        int, typer.Option(min=2, help="With score: number of most frequent words among which analogies are answered.")
     ] = 30_000,
     out: Annotated[
-        Path | None, typer.Option(help="With map: the picture to draw, .png, .svg or .pdf.", show_default=False)
+        Path | None, typer.Option(help="With map: the plot to write, .png, .svg or .pdf.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> None:
-    """Ask word vectors about words.
+    """Query word vectors: nearest neighbours, analogies, benchmark scores or a map.
 
     chainrule words RUN nearest king queen
 
@@ -63,18 +61,18 @@ def words(
 
     chainrule words RUN map king --num 30 --out king.png
     """
-    _check(ask, about, out)
+    _check(query, about, out)
     opened = open_words(run)
-    if ask is Ask.nearest:
+    if query is WordQuery.nearest:
         _show({word: opened.vectors.nearest(word, num) for word in about}, json=json)
-    elif ask is Ask.analogy:
+    elif query is WordQuery.analogy:
         a, b, c = about
         _show({f"{b} − {a} + {c}": opened.vectors.analogy(a, b, c, num)}, json=json)
-    elif ask is Ask.score:
+    elif query is WordQuery.score:
         _score(opened, Path(about[0]), restricted, json=json)
     else:
         assert out is not None
-        draw(opened.vectors, about[0], num, out)
+        plot_map(opened.vectors, about[0], num, out)
         typer.echo(str(out))
 
 
@@ -87,16 +85,20 @@ def open_words(path: Path) -> WordVectorRun:
     return require(run, WordVectorRun)
 
 
-def _check(ask: Ask, about: Sequence[str], out: Path | None) -> None:
-    wanted = {Ask.analogy: (3, "three words, A B C"), Ask.score: (1, "one file"), Ask.map: (1, "one word")}
-    if ask in wanted:
-        count, what = wanted[ask]
+def _check(query: WordQuery, about: Sequence[str], out: Path | None) -> None:
+    wanted = {
+        WordQuery.analogy: (3, "three words, A B C"),
+        WordQuery.score: (1, "one file"),
+        WordQuery.map: (1, "one word"),
+    }
+    if query in wanted:
+        count, what = wanted[query]
         if len(about) != count:
-            raise ConfigError(f"{ask} takes {what}, and got {len(about)}: {' '.join(about)}")
-    if ask is Ask.map and (out is None or out.suffix not in PICTURES):
-        raise ConfigError(f"map draws a picture, and --out is {str(out)!r}; end it with .png, .svg or .pdf")
-    if ask is not Ask.map and out is not None:
-        raise ConfigError(f"--out is for map; leave it out, or ask for map instead of {ask}")
+            raise ConfigError(f"{query} takes {what}, got {len(about)}: {' '.join(about)}")
+    if query is WordQuery.map and (out is None or out.suffix not in PLOT_FORMATS):
+        raise ConfigError(f"map writes a plot, and --out is {str(out)!r}; use a .png, .svg or .pdf file")
+    if query is not WordQuery.map and out is not None:
+        raise ConfigError(f"--out is an option of map; remove it, or use map instead of {query}")
 
 
 def _show(found: dict[str, list[Neighbour]], *, json: bool) -> None:
@@ -141,23 +143,21 @@ def _show_sections(found: AnalogyScore) -> None:
     for name, one in {**found.sections, "all": found.total}.items():
         table.add_row(name, show(one.accuracy), show(one.correct), show(one.answered), show(one.questions))
     output.print(table)
-    output.print(f"3CosAdd among the {found.restricted:,} most frequent words; questions with others are not answered")
+    output.print(f"3CosAdd among the {found.restricted:,} most frequent words; questions with other words are skipped")
 
 
 def _show_similarities(found: SimilarityScore) -> None:
-    print_table({"Spearman": found.spearman, "pairs": found.pairs, "pairs that the vocabulary lacks": found.unknown})
+    print_table({"Spearman": found.spearman, "pairs": found.pairs, "out-of-vocabulary pairs": found.unknown})
 
 
-def draw(vectors: WordVectors, word: str, count: int, out: Path) -> None:
-    """A word among its neighbours, on the plane in which they differ most."""
+def plot_map(vectors: WordVectors, word: str, count: int, out: Path) -> None:
+    """Plot a word and its neighbours on their first two principal components."""
     try:
-        from matplotlib import font_manager
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("drawing a map", "plots") from None
+        raise MissingExtra("plotting a map", "plots") from None
     names, points = vectors.around(word, count)
-    installed = set(font_manager.get_font_names())
     figure = Figure(figsize=(9, 7), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -167,16 +167,16 @@ def draw(vectors: WordVectors, word: str, count: int, out: Path) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_title(f"{word} and its {len(names) - 1} nearest words")
-    figure.draw_without_rendering()  # from here on it is known where a label comes to lie
-    label(axes, names, points.tolist(), fonts=[font for font in SCRIPTS if font in installed])
+    figure.draw_without_rendering()  # computes the layout, which label positions depend on
+    label(axes, names, points.tolist(), fonts=installed_fonts())
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
 
 
 def label(axes: Axes, names: Sequence[str], points: Sequence[Sequence[float]], fonts: list[str]) -> None:
-    """Write names beside their points, the first in bold, each where it lies over no other if there is such a side."""
+    """Label the points, the first in bold, each on a side without overlap if there is one."""
     taken: list[Bbox] = []
-    for place, (name, (x, y)) in enumerate(zip(names, points, strict=True)):
+    for index, (name, (x, y)) in enumerate(zip(names, points, strict=True)):
         for sideways, upwards in SIDES:
             text = axes.annotate(
                 name,
@@ -186,7 +186,7 @@ def label(axes: Axes, names: Sequence[str], points: Sequence[Sequence[float]], f
                 ha="left" if sideways > 0 else "right",
                 va="bottom" if upwards > 0 else "top",
                 fontfamily=fonts,
-                fontweight="normal" if place else "bold",
+                fontweight="normal" if index else "bold",
             )
             extent = text.get_window_extent()
             if not extent.count_overlaps(taken) or (sideways, upwards) == SIDES[-1]:

@@ -1,4 +1,4 @@
-"""`chainrule generate --draft`: the same text, sooner."""
+"""`chainrule generate --draft`: speculative decoding gives the same text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_bad_input import refused
-from tests.cli.test_words import small_gpt
+from tests.cli.test_commands import small_gpt
 from tests.conftest import Command
 
 
@@ -33,7 +33,7 @@ def test_every_draft_gives_the_text_of_no_draft(chainrule: Command, run: Path, o
         assert [text["text"] for text in json.loads(outcome.out)] == plain
 
 
-def test_a_single_text_appears_as_it_is_written(chainrule: Command, run: Path) -> None:
+def test_a_single_text_is_streamed(chainrule: Command, run: Path) -> None:
     words = ("generate", run, "--prompt", "the ", "--length", 30, "--draft", "ngram")
     [text] = json.loads(chainrule(*words, "--json").out)
     assert chainrule(*words).out == "the " + text["text"] + "\n"
@@ -47,11 +47,11 @@ def test_a_draft_with_another_vocabulary_is_refused(
     refused(chainrule("generate", run, "--draft", small), "another vocabulary", "same tokenizer")
 
 
-def test_a_draft_that_is_not_there_is_refused(chainrule: Command, run: Path, tmp_path: Path) -> None:
+def test_a_missing_draft_run_is_refused(chainrule: Command, run: Path, tmp_path: Path) -> None:
     refused(chainrule("generate", run, "--draft", tmp_path / "nothing"), "nothing")
 
 
-def test_a_beam_needs_no_draft(chainrule: Command, run: Path) -> None:
+def test_a_draft_with_beam_search_is_refused(chainrule: Command, run: Path) -> None:
     refused(chainrule("generate", run, "--draft", "self", "--beam", 2), "draft")
 
 

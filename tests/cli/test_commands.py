@@ -1,4 +1,4 @@
-"""The words that scripts are written against."""
+"""The commands and JSON keys that scripts depend on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_models_lists_name_task_and_summary(chainrule: Command) -> None:
     assert "Kneser" in chainrule("models").out
 
 
-def test_models_shows_what_can_be_set(chainrule: Command) -> None:
+def test_models_shows_the_settings_of_a_family(chainrule: Command) -> None:
     rows = {row["setting"]: row for row in json.loads(chainrule("models", "recurrent", "--json").out)}
     assert rows["model.cell"]["default"] == "lstm"
     assert rows["train.batch_tokens"]["default"] == 512  # the family's own
@@ -81,7 +81,7 @@ def test_train_reads_builtin_text(chainrule: Command, tmp_path: Path) -> None:
     assert 1.0 < json.loads(outcome.out)["validation"]["bits_per_byte"] < 4.0
 
 
-def test_score_has_the_fixed_keys_and_is_kept_with_its_protocol(chainrule: Command, run: Path, text_file: Path) -> None:
+def test_score_has_fixed_keys_and_is_stored_with_its_protocol(chainrule: Command, run: Path, text_file: Path) -> None:
     found = json.loads(chainrule("score", run, "--data", text_file, "--json").out)
     assert found.keys() >= SCORE_KEYS
     assert found["perplexity"] == pytest.approx(math.exp(found["nats_per_token"]))
@@ -125,13 +125,13 @@ def test_generate_by_every_method(chainrule: Command, run: Path, how: str) -> No
     assert len(text["text"]) == 8
 
 
-def test_generate_streams_what_json_holds(chainrule: Command, run: Path) -> None:
+def test_generate_streams_the_text_of_json(chainrule: Command, run: Path) -> None:
     words = ("--prompt", "the ", "--length", 30, "--seed", 2)
     [text] = json.loads(chainrule("generate", run, *words, "--json").out)
     assert chainrule("generate", run, *words).out == "the " + text["text"] + "\n"
 
 
-def test_generate_ends_before_a_stop_string(chainrule: Command, run: Path) -> None:
+def test_generate_stops_before_a_stop_string(chainrule: Command, run: Path) -> None:
     words = ("--prompt", "the cat", "--length", 400, "--stop", "\n")
     [text] = json.loads(chainrule("generate", run, *words, "--json").out)
     assert "\n" not in text["text"]
@@ -154,14 +154,14 @@ def test_verify_passes_on_a_sound_run_and_fails_on_a_damaged_one(
     assert not json.loads(broken.out)["passed"]
 
 
-def test_info_tells_what_a_run_is(chainrule: Command, run: Path) -> None:
+def test_info_describes_a_run(chainrule: Command, run: Path) -> None:
     about = json.loads(chainrule("info", run, "--json").out)
     assert about["family"] == "ngram"
     assert about["validation"]["bits_per_byte"] > 0
     assert "vocabulary" in chainrule("info", run).out
 
 
-def test_an_ngram_goes_to_arpa_and_back(chainrule: Command, run: Path, tmp_path: Path) -> None:
+def test_an_ngram_is_exported_to_arpa_and_imported(chainrule: Command, run: Path, tmp_path: Path) -> None:
     assert chainrule("export", run, "--to", "arpa", "--out", tmp_path / "arpa").code == 0
     back = tmp_path / "back"
     assert chainrule("import", tmp_path / "arpa" / "model.arpa", "--from", "arpa", "--out", back).code == 0
@@ -170,7 +170,7 @@ def test_an_ngram_goes_to_arpa_and_back(chainrule: Command, run: Path, tmp_path:
 
 
 @pytest.mark.parametrize("tokenizer", ["chars", "bpe:300", "unigram:300"])
-def test_a_gpt_goes_to_hugging_face_and_back(
+def test_a_gpt_is_exported_to_hugging_face_and_imported(
     chainrule: Command, text_file: Path, tmp_path: Path, tokenizer: str
 ) -> None:
     transformers = pytest.importorskip("transformers")
@@ -195,9 +195,17 @@ def test_a_gpt_goes_to_hugging_face_and_back(
     assert again["nats_per_token"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_help_teaches_every_verb(chainrule: Command) -> None:
+def test_help_of_every_command_has_an_example(chainrule: Command) -> None:
     overview = chainrule("--help").out
-    for verb in ("models", "train", "score", "generate", "verify", "info", "export", "import"):
-        assert verb in overview
-        assert chainrule(verb, "--help").code == 0
+    for command in (
+        "compare", "models", "train", "mix", "generate", "translate", "align", "predict", "draw", "embed", "words",
+        "fill", "frontier", "verify", "info", "export", "import",
+    ):  # fmt: skip
+        assert command in overview
+        outcome = chainrule(command, "--help")
+        assert outcome.code == 0
+        usage, _, text = outcome.out.partition("Usage:")[2].partition("\n")
+        assert f" {command} " in usage
+        assert f"chainrule {command}" in text, command
     assert "--resume" in chainrule("train", "--help").out
+    assert chainrule("score", "--help").code == 0
