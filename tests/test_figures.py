@@ -67,7 +67,7 @@ def test_an_lstm_of_the_penn_treebank_in_25_minutes_and_its_ensemble_in_40(
     ptb = real_data("ptb")
     lstm = {
         "model": {"width": 200, "dropout": 0.35},
-        "train": {"objective": "sampled", "noise": 2048, "batch_tokens": 640, "weight_decay": 0.03},
+        "train": {"objective": "sampled", "noise_samples": 2048, "batch_tokens": 640, "weight_decay": 0.03},
     }
     run = train_words(ptb, "ptb.", "recurrent", tmp_path / "lstm", tokens=13_400_000, threads=1, settings=lstm)
     measure("test perplexity of the LSTM", run.info()["test"]["perplexity"], stated=94.33)
@@ -84,7 +84,7 @@ def test_an_lstm_of_wikitext_2_in_25_minutes_and_its_ensemble_in_45(
     wikitext = real_data("wikitext-2")
     lstm = {
         "model": {"width": 256, "dropout": 0.25},
-        "train": {"objective": "sampled", "noise": 2048, "batch_tokens": 1024, "weight_decay": 0.03},
+        "train": {"objective": "sampled", "noise_samples": 2048, "batch_tokens": 1024, "weight_decay": 0.03},
     }
     run = train_words(wikitext, "", "recurrent", tmp_path / "lstm", tokens=8_600_000, threads=1, settings=lstm)
     measure("test perplexity of the LSTM", run.info()["test"]["perplexity"], stated=111.77)

@@ -236,7 +236,13 @@ SMALL = {
 def train(family: str, objective: str, text: Path, out: Path, **options: Any) -> chainrule.Run:
     settings = {
         "model": SMALL[family],
-        "train": {"objective": objective, "noise": 16, "batch_tokens": 128, "log_every": 5, "validate_every": 10},
+        "train": {
+            "objective": objective,
+            "noise_samples": 16,
+            "batch_tokens": 128,
+            "log_every": 5,
+            "validate_every": 10,
+        },
     }
     return chainrule.train(family, data=str(text), out=out, settings=settings, **options)
 
