@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chainrule.errors import TokenizerError
 from chainrule.tokenizers import Tokenizer, train_tokenizer
-from chainrule.tokenizers.base import spell
+from chainrule.tokenizers.base import decode_bytes
 
 Trained = Callable[[str], Tokenizer]
 
@@ -46,7 +46,7 @@ def test_bytes_that_are_not_text_decode_to_replacement_characters(trained: Train
 @given(st.lists(st.binary() | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode)))
 def test_bytes_read_in_pieces_are_the_text_of_the_whole(parts: list[bytes]) -> None:
     if parts:
-        assert "".join(spell(parts)) == b"".join(parts).decode("utf-8", errors="replace")
+        assert "".join(decode_bytes(parts)) == b"".join(parts).decode("utf-8", errors="replace")
 
 
 def test_a_character_is_shown_with_the_byte_that_completes_it(trained: Trained) -> None:
@@ -86,7 +86,7 @@ def test_a_cap_keeps_the_most_frequent_words() -> None:
 def test_words_that_are_too_rare_are_unknown() -> None:
     assert words("a a a b b c", "words:min=2").pieces([2, 3]) == ["a", " b"]
     assert words("a a a b b c c", "words:3,min=2").vocabulary == 3
-    with pytest.raises(TokenizerError, match="no word of the text stands there 9 times"):
+    with pytest.raises(TokenizerError, match="no word of the text occurs 9 times"):
         words("a a b", "words:min=9")
     for wrong in ("words:min=x", "words:max=3", "words:min=0", "words:9,", "words:few"):
         with pytest.raises(TokenizerError, match=r"try words:|is not a size"):

@@ -49,7 +49,7 @@ def test_a_cap_keeps_all_characters_and_the_most_frequent_words(text: str) -> No
 
 
 def test_a_cap_below_the_number_of_characters_is_refused() -> None:
-    with pytest.raises(TokenizerError, match="cannot hold the 4 characters of the text"):
+    with pytest.raises(TokenizerError, match="is too small for the 4 characters of the text"):
         train_tokenizer("jieba:5", lambda: ["天地玄黄"])
 
 

@@ -1,16 +1,15 @@
-"""Text to token ids and back: one interface, one saved form, eight kinds."""
+"""Tokenizers: text to token ids and back, in eight kinds with one interface and one file format."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from chainrule.errors import TokenizerError, nearest
-from chainrule.tokenizers.base import Ids, Texts, Tokenizer, well_formed
+from chainrule.tokenizers.base import Ids, Texts, Tokenizer, read_json, well_formed
 from chainrule.tokenizers.bytes import Bytes
 from chainrule.tokenizers.chars import Chars
 from chainrule.tokenizers.huggingface import HuggingFace
 from chainrule.tokenizers.jieba import Jieba
-from chainrule.tokenizers.saved import read_json
 from chainrule.tokenizers.sentencepiece import SentencePiece
 from chainrule.tokenizers.subword import BPE, Unigram
 from chainrule.tokenizers.words import Words
@@ -30,10 +29,10 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
 
 
 def train_tokenizer(spec: str, texts: Texts) -> Tokenizer:
-    """The tokenizer that a spec such as `chars`, `bpe:8000` or `sentencepiece:FILE.model` asks for.
+    """Train or load the tokenizer of a spec such as `chars`, `bpe:8000` or `sentencepiece:FILE.model`.
 
-    `texts()` gives the training text in pieces and may be called several times; a stream of any length will do,
-    since no kind keeps more of it than its vocabulary or a sample.
+    `texts()` returns the training text in pieces and may be called several times. The text may have any length, since
+    no kind keeps more than its vocabulary or a sample of it in memory.
     """
     kind, colon, argument = spec.partition(":")
     if kind not in TOKENIZERS:
@@ -42,12 +41,12 @@ def train_tokenizer(spec: str, texts: Texts) -> Tokenizer:
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:
-    """The tokenizer that `Tokenizer.save` wrote."""
+    """Load a tokenizer that `Tokenizer.save` has written."""
     path = Path(path)
     data = read_json(path)
     kind = str(data.get("kind"))
     if kind not in TOKENIZERS:
-        raise TokenizerError(f"tokenizer file {str(path)!r} is of the unknown kind {kind!r}; upgrade chainrule")
+        raise TokenizerError(f"tokenizer file {str(path)!r} has the unknown kind {kind!r}; upgrade chainrule")
     try:
         return TOKENIZERS[kind].from_json(data)
     except TokenizerError as error:

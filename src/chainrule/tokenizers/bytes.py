@@ -1,48 +1,51 @@
-"""Bytes: the 256 bytes of UTF-8. Nothing to learn, nothing unknown."""
+"""Bytes as tokens, and the byte-level alphabet of GPT-2.
+
+Vocabularies of Hugging Face tokenizers are JSON strings, which cannot contain arbitrary bytes. So each byte is written
+as one visible character: its Latin-1 character if that is visible, else a character from U+0100 on, in order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from chainrule.tokenizers.base import Ids, Texts, Tokenizer, refuse_argument, spell
+from chainrule.tokenizers.base import ByteTokenizer, Ids, Texts, refuse_argument
 
-_SURFACES = [b"", *(bytes([value]) for value in range(256))]
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = sorted(set(range(256)) - set(_VISIBLE))
+
+BYTE_OF: dict[str, int] = {chr(byte): byte for byte in _VISIBLE} | {
+    chr(0x100 + index): byte for index, byte in enumerate(_HIDDEN)
+}
+"""Character of the alphabet to byte."""
+
+ALPHABET = sorted(BYTE_OF)
 
 
-class Bytes(Tokenizer):
-    """`<eos>` is 0 and byte b is b + 1."""
+def surface(token: str) -> bytes:
+    """Return the bytes of a token; one that is not written in the alphabet is plain text."""
+    try:
+        return bytes(BYTE_OF[character] for character in token)
+    except KeyError:
+        return token.encode("utf-8")
+
+
+class Bytes(ByteTokenizer):
+    """The bytes of UTF-8: `<eos>` is 0 and byte b is b + 1. Nothing is trained."""
 
     kind: ClassVar[str] = "bytes"
+
+    def __init__(self) -> None:
+        self._surfaces = [b"", *(bytes([value]) for value in range(256))]
 
     @classmethod
     def train(cls, argument: str | None, texts: Texts) -> Self:
         refuse_argument(cls.kind, argument)
         return cls()
 
-    @property
-    def vocabulary(self) -> int:
-        return len(_SURFACES)
-
-    @property
-    def unknown(self) -> int | None:
-        return None
-
-    @property
-    def lossless(self) -> bool:
-        return True
-
-    @property
-    def note(self) -> str:
-        return "decode gives any text back exactly; every character is spelled in bytes, so none is unseen"
-
     def _encode(self, text: str) -> Ids:
         return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int32) + np.int32(1)
-
-    def _pieces(self, ids: Sequence[int]) -> list[str]:
-        return spell([_SURFACES[index] for index in ids])
 
     def to_json(self) -> dict[str, Any]:
         return {}

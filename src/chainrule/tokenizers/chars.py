@@ -1,19 +1,18 @@
-"""Characters: one id for each Unicode code point of the training text."""
+"""Characters as tokens: one id for each Unicode code point of the training text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from chainrule.tokenizers.base import REPLACEMENT, Ids, Texts, Tokenizer, refuse_argument, require_text
+from chainrule.tokenizers.base import REPLACEMENT, Ids, StringTokenizer, Texts, refuse_argument, require_text
 
-CODE_POINTS = 0x110000  # how many there are in Unicode
+CODE_POINTS = 0x110000  # in Unicode
 
 
-class Chars(Tokenizer):
+class Chars(StringTokenizer):
     """`<eos>`, `<unk>`, then the known characters in the order of their code points."""
 
     kind: ClassVar[str] = "chars"
@@ -33,23 +32,12 @@ class Chars(Tokenizer):
         return cls(alphabet(texts))
 
     @property
-    def vocabulary(self) -> int:
-        return len(self._strings)
-
-    @property
-    def lossless(self) -> bool:
-        return True
-
-    @property
     def note(self) -> str:
-        return "decode gives the text back exactly; an unseen character becomes <unk>, shown as U+FFFD"
+        return "decoding restores the text exactly; an unseen character becomes <unk>, shown as U+FFFD"
 
     def _encode(self, text: str) -> Ids:
         ids: Ids = self._ids[code_points(text)]
         return ids
-
-    def _pieces(self, ids: Sequence[int]) -> list[str]:
-        return [self._strings[index] for index in ids]
 
     def to_json(self) -> dict[str, Any]:
         return {"characters": self.characters}
@@ -60,12 +48,12 @@ class Chars(Tokenizer):
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
-    """(T,) the text as numbers, without a Python loop."""
+    """Return the code points (T,) of a text, without a Python loop."""
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
 def alphabet(texts: Texts) -> str:
-    """Every character of the texts once, sorted; a table of flags, so memory does not grow with the text."""
+    """Return every character of the texts once, sorted; the memory does not depend on the length of the texts."""
     seen = np.zeros(CODE_POINTS, dtype=np.bool_)
     for text in texts():
         seen[code_points(text)] = True

@@ -1,4 +1,4 @@
-"""Any fast tokenizer of Hugging Face, taken over from its tokenizer.json with its own ids."""
+"""Any fast tokenizer of Hugging Face, loaded from its tokenizer.json with its own ids."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from chainrule.errors import TokenizerError
-from chainrule.tokenizers.base import REPLACEMENT, Ids, Texts, Tokenizer, spell
-from chainrule.tokenizers.byte_level import ALPHABET, surface
+from chainrule.tokenizers.base import REPLACEMENT, Ids, Texts, Tokenizer, decode_bytes
+from chainrule.tokenizers.bytes import ALPHABET, surface
 from chainrule.tokenizers.subword import read_library
 
 EOS_NAMES = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|im_end|>", "[SEP]", "[EOS]")
 
 
 class HuggingFace(Tokenizer):
-    """A loaded tokenizer. Nothing is added around a text, and names of special tokens in it stay ordinary text."""
+    """A loaded tokenizer. It adds no special tokens, and names of special tokens in a text are ordinary text."""
 
     kind: ClassVar[str] = "huggingface"
 
     def __init__(self, description: dict[str, Any], eos: int) -> None:
-        # Truncation, padding and dropout belong to one way of training, not to the vocabulary.
+        # Truncation, padding and dropout are settings of a training run, not of the vocabulary.
         self.description = description | {"truncation": None, "padding": None}
         if "dropout" in description["model"]:
             self.description["model"] = description["model"] | {"dropout": None}
@@ -38,7 +38,7 @@ class HuggingFace(Tokenizer):
 
     @classmethod
     def train(cls, argument: str | None, texts: Texts) -> Self:
-        """Nothing is learned: the argument is a tokenizer.json or the folder that holds one."""
+        """Load the tokenizer.json, or the folder that contains one, that the argument names."""
         if not argument:
             raise TokenizerError("huggingface needs a file; for example huggingface:gpt2/tokenizer.json")
         path = Path(argument)
@@ -46,7 +46,7 @@ class HuggingFace(Tokenizer):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Take over a tokenizer.json; a tokenizer_config.json beside it names the EOS token."""
+        """Load a tokenizer.json; a tokenizer_config.json beside it names the EOS token."""
         description = _read_object(path)
         if not isinstance(description.get("model"), dict):
             raise TokenizerError(f"{str(path)!r} is not a tokenizer.json of Hugging Face; it has no model")
@@ -73,16 +73,16 @@ class HuggingFace(Tokenizer):
 
     @property
     def eos_name(self) -> str:
-        """How the library calls EOS."""
+        """The name of EOS in the library."""
         return str(self._library.id_to_token(self._eos))
 
     def id_of(self, name: str) -> int | None:
-        """The id of a token by its name in the library, special ones among them."""
+        """Return the id of a token, possibly a special one, by its name in the library."""
         return self._library.token_to_id(name)
 
     @property
     def special(self) -> list[int]:
-        """The ids that stand for no text."""
+        """The ids of special tokens."""
         return [index for index, added in self._library.get_added_tokens_decoder().items() if added.special]
 
     @property
@@ -99,16 +99,16 @@ class HuggingFace(Tokenizer):
 
     @property
     def note(self) -> str:
-        kept = "the text back exactly" if self.lossless else "back the text as the tokenizer's own rules left it"
+        kept = "the text exactly" if self.lossless else "the text as normalised by the tokenizer"
         unseen = (
-            "an unseen character is spelled in bytes"
+            "an unseen character is encoded as bytes"
             if self._byte_level
-            else "an unseen character becomes what the tokenizer's own rules say, an unknown token shown as U+FFFD"
+            else "an unseen character is encoded by the rules of the tokenizer; an unknown token is shown as U+FFFD"
         )
-        return f"decode gives {kept}; {unseen}"
+        return f"decoding restores {kept}; {unseen}"
 
     def _read_tokens(self) -> list[str]:
-        """Token of each id; special ones and holes in the numbering show nothing, the unknown one U+FFFD."""
+        """Return the token of each id: empty for special tokens and unused ids, U+FFFD for the unknown one."""
         vocabulary = self._library.get_vocab()
         tokens = [""] * (1 + max(vocabulary.values(), default=-1))
         for token, index in vocabulary.items():
@@ -122,7 +122,7 @@ class HuggingFace(Tokenizer):
         return tokens
 
     def _read_surfaces(self) -> list[bytes]:
-        """The bytes of each token; added tokens are kept as plain text, not in the byte-level alphabet."""
+        """Return the bytes of each token; added tokens are plain text, not in the byte-level alphabet."""
         added = self._library.get_added_tokens_decoder()
         return [token.encode("utf-8") if index in added else surface(token) for index, token in enumerate(self._tokens)]
 
@@ -131,8 +131,8 @@ class HuggingFace(Tokenizer):
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
         if self._byte_level:
-            return spell([self._surfaces[index] for index in ids])
-        # What a token adds to the one before it, so that the decoder's rules for spaces apply.
+            return decode_bytes([self._surfaces[index] for index in ids])
+        # The text that a token adds to the previous one, so that the decoder's rules for spaces apply.
         pieces = []
         for position in range(len(ids)):
             before = self._decode(ids[max(0, position - 1) : position])
@@ -164,19 +164,19 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise TokenizerError(f"{str(path)!r} cannot be read as JSON: {error}") from None
     if not isinstance(data, dict):
-        raise TokenizerError(f"{str(path)!r} is not a tokenizer file of Hugging Face; it holds no JSON object")
+        raise TokenizerError(f"{str(path)!r} is not a tokenizer file of Hugging Face; it contains no JSON object")
     return data
 
 
 def _parts(component: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    """The steps of a normalizer, pre-tokenizer or decoder, which may be a sequence of them."""
+    """Return the steps of a normalizer, pre-tokenizer or decoder, which may be a sequence."""
     if component is None:
         return []
     return component[name] if component["type"] == "Sequence" else [component]
 
 
 def is_byte_level(description: dict[str, Any]) -> bool:
-    """Whether tokens are written in the byte-level alphabet, all 256 bytes of which are there."""
+    """Whether tokens are written in the byte-level alphabet and include all 256 bytes."""
     decoders = _parts(description.get("decoder"), "decoders")
     vocabulary = description["model"].get("vocab", {})
     tokens = vocabulary if isinstance(vocabulary, dict) else {token for token, _ in vocabulary}
@@ -184,7 +184,7 @@ def is_byte_level(description: dict[str, Any]) -> bool:
 
 
 def keeps_text(description: dict[str, Any]) -> bool:
-    """Whether a byte-level tokenizer neither changes, adds nor drops a character."""
+    """Whether a byte-level tokenizer preserves every character."""
     steps = _parts(description.get("pre_tokenizer"), "pretokenizers")
     return (
         not _parts(description.get("normalizer"), "normalizers")

@@ -1,4 +1,4 @@
-"""Chinese words, by jieba."""
+"""Chinese words as tokens, segmented by jieba."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from chainrule.errors import MissingExtra, TokenizerError
-from chainrule.tokenizers.base import REPLACEMENT, Ids, Texts, Tokenizer, parse_size, require_text
+from chainrule.tokenizers.base import REPLACEMENT, Ids, StringTokenizer, Texts, parse_size, require_text
 from chainrule.tokenizers.words import by_frequency
 
 
-class Jieba(Tokenizer):
+class Jieba(StringTokenizer):
     """`<eos>`, `<unk>`, every character of the training text, then its words from the most frequent on.
 
-    A word outside the vocabulary is spelled in characters, so only an unseen character is unknown.
+    An out-of-vocabulary word is encoded as characters, so only an unseen character is unknown.
     """
 
     kind: ClassVar[str] = "jieba"
@@ -41,25 +41,17 @@ class Jieba(Tokenizer):
             characters.update(text)
         if size is not None and size < 2 + len(characters):
             raise TokenizerError(
-                f"tokenizer 'jieba:{size}' cannot hold the {len(characters)} characters of the text; "
-                f"ask for more than {2 + len(characters)}"
+                f"tokenizer 'jieba:{size}' is too small for the {len(characters)} characters of the text; "
+                f"the size must exceed {2 + len(characters)}"
             )
         several = Counter({word: count for word, count in counts.items() if len(word) > 1})
         words = [*sorted(characters), *by_frequency(several)]
         return cls(words if size is None else words[: size - 2])
 
     @property
-    def vocabulary(self) -> int:
-        return len(self._strings)
-
-    @property
-    def lossless(self) -> bool:
-        return True
-
-    @property
     def note(self) -> str:
         return (
-            "decode gives the text back exactly, white space too; an unseen word is spelled in characters, "
+            "decoding restores the text exactly, including white space; an unseen word is encoded as characters, "
             "an unseen character becomes <unk>, shown as U+FFFD"
         )
 
@@ -74,9 +66,6 @@ class Jieba(Tokenizer):
             else:
                 for character in word:
                     yield self._ids.get(character, 1)
-
-    def _pieces(self, ids: Sequence[int]) -> list[str]:
-        return [self._strings[index] for index in ids]
 
     def to_json(self) -> dict[str, Any]:
         return {"words": self.words}
@@ -93,14 +82,14 @@ def _cut(text: str) -> Iterator[str]:
 
 @functools.cache
 def _segmenter() -> Any:
-    """A segmenter with jieba's own dictionary, filled by hand.
+    """Return a segmenter with the default dictionary of jieba.
 
-    Its `initialize` would read a cache that any user of the machine may have put into the temporary folder, and
-    write messages to the terminal.
+    `jieba.initialize` would read a cache from the temporary folder, where any user may have put it, and print messages
+    to the terminal.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is older than the rules for escapes in strings
+            warnings.simplefilter("ignore")  # invalid escape sequences in jieba's source
             import jieba
     except ImportError:
         raise MissingExtra("splitting Chinese text into words", "jieba") from None

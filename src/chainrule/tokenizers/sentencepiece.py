@@ -1,4 +1,4 @@
-"""SentencePiece: models trained here, by unigram or by character, and .model files trained elsewhere."""
+"""SentencePiece: unigram and character models trained here, and existing .model files."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from chainrule.errors import TokenizerError
-from chainrule.tokenizers.base import REPLACEMENT, Ids, Texts, Tokenizer, parse_size, require_text, spell
+from chainrule.tokenizers.base import REPLACEMENT, Ids, Texts, Tokenizer, decode_bytes, parse_size, require_text, sample
 from chainrule.tokenizers.chars import alphabet
-from chainrule.tokenizers.passages import sample
 
-SPACE = "\u2581"  # how the library writes a space; so it cannot tell a real one from a space
-SAMPLE = 5_000_000  # characters that the pieces are learned from; enough for any vocabulary size in use
-WHITE = ["\n", "\t"]  # pieces of their own; the library never sees the first and refuses the second in training
+SPACE = "\u2581"  # how the library writes a space, so that it confuses a real U+2581 with one
+SAMPLE = 5_000_000  # characters of training text; enough for all common vocabulary sizes
+WHITE = ["\n", "\t"]  # tokens of their own; the trainer splits at the first and rejects the second
 _BETWEEN_SENTENCES = re.compile("[\n\t\0\u2585]")  # U+2585 is reserved by the library's trainer
 
-# No normalisation, no space put in front, none dropped; one thread, because sums of floats depend on their order.
+# No normalisation, no added or dropped spaces; one thread, because sums of floats depend on their order.
 _EXACT = {
     "normalization_rule_name": "identity",
     "add_dummy_prefix": False,
     "remove_extra_whitespaces": False,
-    "hard_vocab_limit": False,  # a small text gives a small vocabulary instead of an error
+    "hard_vocab_limit": False,  # a small text results in a small vocabulary instead of an error
     "max_sentence_length": 1 << 20,
     "num_threads": 1,
     "minloglevel": 2,
@@ -44,7 +43,7 @@ _OURS = _EXACT | {
 
 
 class SentencePiece(Tokenizer):
-    """The pieces of a SentencePiece model, with its own ids."""
+    """A SentencePiece model with its own ids."""
 
     kind: ClassVar[str] = "sentencepiece"
 
@@ -57,9 +56,9 @@ class SentencePiece(Tokenizer):
             raise TokenizerError("the SentencePiece model has no end-of-sentence piece; train it with an eos_id")
         self._surfaces = [self._surface(index) for index in range(self._processor.vocab_size())]
         byte_ids = {self._surfaces[index]: index for index in range(self.vocabulary) if self._processor.is_byte(index)}
-        self._spells_bytes = len(byte_ids) == 256
+        self._has_bytes = len(byte_ids) == 256
         real_space = [bytes([byte]) for byte in SPACE.encode("utf-8")]
-        self._real_space = [byte_ids[byte] for byte in real_space] if self._spells_bytes else [self.unknown]
+        self._real_space = [byte_ids[byte] for byte in real_space] if self._has_bytes else [self.unknown]
 
     @classmethod
     def train(cls, argument: str | None, texts: Texts) -> Self:
@@ -76,7 +75,7 @@ class SentencePiece(Tokenizer):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Take over a .model file."""
+        """Load a .model file."""
         try:
             return cls(path.read_bytes())
         except FileNotFoundError:
@@ -108,13 +107,13 @@ class SentencePiece(Tokenizer):
     @property
     def note(self) -> str:
         kept = (
-            "decode gives the text back exactly"
+            "decoding restores the text exactly"
             if self.lossless
-            else "decode gives back the text as the model's own normaliser left it"
+            else "decoding restores the text as normalised by the model"
         )
         unseen = (
-            "an unseen character is spelled in bytes"
-            if self._spells_bytes
+            "an unseen character is encoded as bytes"
+            if self._has_bytes
             else "a run of unseen characters becomes <unk>, shown as U+FFFD"
         )
         return f"{kept}; {unseen}"
@@ -122,12 +121,12 @@ class SentencePiece(Tokenizer):
     def _encode(self, text: str) -> Ids:
         if SPACE not in text or not self.lossless:
             return np.array(self._processor.encode(text), dtype=np.int32)
-        # Keep the library from taking a real U+2581 for a space.
+        # Prevent the library from treating a real U+2581 as a space.
         first, *rest = self._processor.encode(text.split(SPACE))
         return np.array([*first, *(index for part in rest for index in (*self._real_space, *part))], dtype=np.int32)
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
-        pieces = spell([self._surfaces[index] for index in ids])
+        pieces = decode_bytes([self._surfaces[index] for index in ids])
         if pieces and self._normalizer.adds_prefix:
             pieces[0] = pieces[0].removeprefix(" ")
         return pieces
@@ -156,7 +155,7 @@ def _train_unigram(size: int, texts: Texts) -> bytes:
 
 
 def _train_characters(texts: Texts) -> bytes:
-    """The order and the number of the characters do not matter, so each one is shown once: any text fits."""
+    """Only the set of characters matters, so each is given once: memory does not depend on the text."""
     characters = _BETWEEN_SENTENCES.sub("", alphabet(texts).replace(SPACE, " "))
     size = 2 + len(WHITE) + len(characters)
     options = _OURS | {"model_type": "char", "vocab_size": size, "character_coverage": 1.0}
@@ -164,7 +163,7 @@ def _train_characters(texts: Texts) -> bytes:
 
 
 def train_model(kind: str, sentences: Iterable[str], options: Mapping[str, Any]) -> bytes:
-    """Run the library's trainer; the same sentences give the same model."""
+    """Run the trainer of the library, which is deterministic."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -176,16 +175,16 @@ def train_model(kind: str, sentences: Iterable[str], options: Mapping[str, Any])
 
 
 def _reason(message: str) -> str:
-    """What the library complains about, in terms of the spec."""
+    """Return the error of the library in terms of the spec."""
     if "smaller than required_chars" in message and (sizes := re.search(r"(\d+) vs (\d+)", message)):
-        return f"{sizes[1]} pieces cannot hold its characters; ask for at least {int(sizes[2]) + 1}"
+        return f"{sizes[1]} pieces are too few for its characters; use at least {int(sizes[2]) + 1}"
     if "sentences_.empty()" in message:
-        return "there is nothing but line ends in it"
+        return "it contains only line ends"
     return message.split("]", 1)[-1].strip() or message
 
 
 def pieces_and_scores(model: bytes) -> list[tuple[str, float]]:
-    """The ordinary pieces of a model, best first."""
+    """Return the ordinary pieces of a model, best first."""
     processor = _processor(model)
     ordinary = (index for index in range(processor.vocab_size()) if not processor.is_unknown(index))
     return [(processor.id_to_piece(index), processor.get_score(index)) for index in ordinary]
@@ -196,14 +195,14 @@ def _processor(model: bytes) -> Any:
 
     try:
         processor = sentencepiece.SentencePieceProcessor()
-        processor.LoadFromSerializedProto(model)  # unlike the constructor, it does not take b"" for "load nothing"
+        processor.LoadFromSerializedProto(model)  # the constructor would ignore b""
         return processor
     except RuntimeError:
-        raise TokenizerError("the SentencePiece model is damaged or not one; take the .model file anew") from None
+        raise TokenizerError("this is not a valid SentencePiece model; restore the .model file") from None
 
 
 class Normalizer(NamedTuple):
-    """What a model does to the text before it looks for pieces."""
+    """How a model normalises text before it segments it."""
 
     rules: bytes  # compiled replacements; empty: none
     adds_prefix: bool
@@ -211,7 +210,7 @@ class Normalizer(NamedTuple):
 
 
 def read_normalizer(model: bytes) -> Normalizer:
-    """The normalizer_spec of a serialised ModelProto (field 3), with the defaults of its definition."""
+    """Return the normalizer_spec (field 3) of a serialised ModelProto, with the defaults of its definition."""
     spec = b"".join(value for number, value in _fields(model) if number == 3 and isinstance(value, bytes))
     values = dict(_fields(spec))
     rules = values.get(2, b"")
@@ -219,7 +218,7 @@ def read_normalizer(model: bytes) -> Normalizer:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Field numbers and values of a protocol-buffer message, as on the wire."""
+    """Yield field numbers and values of a serialised protocol-buffer message."""
     stream = io.BytesIO(message)
     while stream.tell() < len(message):
         key = _varint(stream)
@@ -231,7 +230,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(stream: io.BytesIO) -> int:
-    """Seven bits a byte, the low ones first; the eighth says that more follow."""
+    """Read a variable-length integer: seven bits per byte, low bits first; the eighth marks that more follow."""
     value = shift = 0
     while True:
         byte = stream.read(1)[0]

@@ -1,8 +1,8 @@
-"""Subwords over bytes, learned from the text: byte-pair encoding and unigram, by Hugging Face `tokenizers`.
+"""Byte-level subwords: byte-pair encoding and unigram, by Hugging Face `tokenizers`.
 
-Both cut the text into words the way GPT-2 does and then into pieces of bytes. The 256 bytes are always pieces, so
-every text can be spelled. Our ids are those of the library plus one: `<eos>` is not in the library's vocabulary,
-where its name could be met or even learned in a text.
+Both split the text into words as GPT-2 does, then into byte strings. All 256 bytes are tokens, so every text can be
+encoded. Ids are those of the library plus one: `<eos>` is not in the vocabulary of the library, where a text could
+contain its name.
 """
 
 from __future__ import annotations
@@ -10,30 +10,28 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import numpy as np
 
 from chainrule.errors import TokenizerError
-from chainrule.tokenizers.base import Ids, Texts, Tokenizer, parse_size, require_text, spell
-from chainrule.tokenizers.byte_level import ALPHABET, surface
-from chainrule.tokenizers.passages import sample
+from chainrule.tokenizers.base import ByteTokenizer, Ids, Texts, parse_size, require_text, sample
+from chainrule.tokenizers.bytes import ALPHABET, surface
 from chainrule.tokenizers.sentencepiece import SAMPLE as UNIGRAM_SAMPLE
 from chainrule.tokenizers.sentencepiece import UNIGRAM, pieces_and_scores, train_model
 
 if TYPE_CHECKING:
     import tokenizers
 
-BPE_SAMPLE = 100_000_000  # characters that the merges are learned from
+BPE_SAMPLE = 100_000_000  # characters of training text
 LONGEST = 16  # bytes in a unigram piece
 
 
-class Subword(Tokenizer):
-    """`<eos>`, then pieces of bytes; what differs is how the pieces are chosen."""
+class Subword(ByteTokenizer):
+    """`<eos>`, then byte strings; subclasses differ in how these are chosen."""
 
     def __init__(self, description: dict[str, Any]) -> None:
-        # A trained one goes through JSON as well: the library's reading of a float may differ in the last bit.
+        # A newly trained tokenizer goes through JSON as well: parsing a float may change its last bit.
         self.description = description
         self._library = read_library(description)
         ids = self._library.get_vocab()
@@ -52,29 +50,10 @@ class Subword(Tokenizer):
     @staticmethod
     @abstractmethod
     def _learn(size: int, texts: Texts) -> tokenizers.Tokenizer:
-        """At most `size` pieces, the 256 bytes among them. The same text gives the same pieces in the same order."""
-
-    @property
-    def vocabulary(self) -> int:
-        return len(self._surfaces)
-
-    @property
-    def unknown(self) -> int | None:
-        return None
-
-    @property
-    def lossless(self) -> bool:
-        return True
-
-    @property
-    def note(self) -> str:
-        return "decode gives any text back exactly; an unseen character is spelled in bytes"
+        """Train at most `size` tokens including the 256 bytes; deterministic for the same text."""
 
     def _encode(self, text: str) -> Ids:
         return np.array(self._library.encode(text).ids, dtype=np.int32) + np.int32(1)
-
-    def _pieces(self, ids: Sequence[int]) -> list[str]:
-        return spell([self._surfaces[index] for index in ids])
 
     def to_json(self) -> dict[str, Any]:
         return {"tokenizer": self.description}
@@ -85,7 +64,7 @@ class Subword(Tokenizer):
 
 
 class BPE(Subword):
-    """Byte-pair encoding: the most frequent pair of pieces is merged into a new piece, again and again."""
+    """Byte-pair encoding: the most frequent pair of tokens is repeatedly merged into a new token."""
 
     kind: ClassVar[str] = "bpe"
 
@@ -100,10 +79,10 @@ class BPE(Subword):
 
 
 class Unigram(Subword):
-    """Unigram: the set of pieces, and the cut of each word, under which the text is most likely.
+    """Unigram: the tokens, and the segmentation of each word, that maximise the likelihood of the text.
 
-    The library's own trainer visits words in the order of a hash table, which differs from run to run, and so do its
-    scores and ids. The pieces are therefore estimated by SentencePiece, from the counts of the same words.
+    The trainer of the library visits words in the order of a hash table, so its scores and ids vary between runs. The
+    tokens are therefore estimated by SentencePiece, from the counts of the same words.
     """
 
     kind: ClassVar[str] = "unigram"
@@ -126,7 +105,7 @@ class Unigram(Subword):
                 "input_format": "tsv",
                 "character_coverage": 1.0,
                 "max_sentencepiece_length": LONGEST,
-                # a word is cut by likelihood alone
+                # words are segmented by likelihood only
                 "split_by_whitespace": False,
                 "split_by_unicode_script": False,
                 "split_by_number": False,
@@ -138,7 +117,7 @@ class Unigram(Subword):
 
 
 def _byte_level(model: tokenizers.models.Model) -> tokenizers.Tokenizer:
-    """GPT-2's way of cutting text into words, with nothing added in front and nothing dropped."""
+    """Return a tokenizer that splits text into words as GPT-2 does, without adding or dropping characters."""
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, pre_tokenizers
 
@@ -149,10 +128,10 @@ def _byte_level(model: tokenizers.models.Model) -> tokenizers.Tokenizer:
 
 
 def read_library(description: dict[str, Any]) -> tokenizers.Tokenizer:
-    """A Hugging Face tokenizer from its JSON."""
+    """Build a Hugging Face tokenizer from its JSON."""
     from tokenizers import Tokenizer as Library
 
     try:
         return Library.from_str(json.dumps(description))
-    except Exception as error:  # the library raises nothing more specific
+    except Exception as error:  # the library has no more specific exception
         raise TokenizerError(f"the Hugging Face tokenizer cannot be read: {error}") from None
