@@ -558,35 +558,37 @@ FAMILIES: dict[str, Callable[[], Graph | str]] = {
 # The call paths of two verbs: depth of the call, module in src/chainrule, what it does there.
 PATHS: dict[str, list[tuple[int, str, str]]] = {
     "path-train": [
-        (0, "cli/train.py", "parses the arguments and prints the result"),
-        (1, "api.py", "resolves the settings and picks the task of the family"),
-        (2, "material/text.py", "opens the data of the task, makes batches and metrics"),
-        (3, "data/corpus.py", "encodes the text once, with a tokenizer, into the cache"),
-        (2, "models/gpt.py", "builds the model; the output bias is set to token frequencies"),
-        (2, "training/loop.py", "runs the steps: budget, schedule, validation, checkpoints"),
-        (3, "data/batching.py", "gives the batch at a position"),
-        (3, "training/learner.py", "computes the gradient, accumulated over micro-batches"),
-        (4, "objectives.py", "the loss of a batch"),
-        (5, "models/gpt.py", "hidden vectors and logits, all positions in parallel"),
-        (3, "evaluation/likelihood.py", "validation, and the final score with its protocol"),
-        (3, "training/checkpoint.py", "writes best weights, last checkpoint and metrics"),
+        (0, "cli/train.py", "parses the options, which options.py declares"),
+        (1, "api.py", "merges recipe, config file and options into a RunConfig"),
+        (2, "tasks/text.py", "opens the data: TextTask.open returns TextData"),
+        (3, "data/corpus.py", "trains the tokenizer and encodes the text once, into the cache"),
+        (2, "tasks/base.py", "TrainingData.train: builds, fits, scores, writes the card"),
+        (3, "families.py", "builds models/gpt.py from the registry"),
+        (3, "training/loop.py", "Trainer.run: budget, schedule, validation, checkpoints"),
+        (4, "data/batching.py", "the batch at a position"),
+        (4, "training/learner.py", "the gradient of a batch, accumulated over micro-batches"),
+        (5, "objectives.py", "the loss"),
+        (6, "models/gpt.py", "hidden vectors and logits of all positions"),
+        (4, "training/optim.py", "Muon and AdamW"),
+        (4, "training/checkpoint.py", "best weights, last checkpoint, metrics"),
+        (3, "evaluation/likelihood.py", "the score of the validation data with its protocol"),
     ],
     "path-translate": [
-        (0, "cli/translate.py", "parses the arguments, reads lines and writes lines"),
-        (1, "runs/translation.py", "the run: model, tokenizers and settings of the folder"),
-        (2, "decoding/translation.py", "encodes lines, batches similar lengths, keeps the order"),
-        (3, "decoding/beam.py", "keeps the best hypotheses, stops when no other can win"),
-        (4, "models/transformer.py", "start: encodes the source; extend: logits of the next token"),
-        (5, "nn/attention.py", "self-attention with a cache, cross-attention to the source"),
-        (3, "decoding/ranking.py", "length normalisation and coverage"),
-        (2, "tokenizers/base.py", "decodes the ids of the best hypothesis to text"),
+        (0, "cli/translate.py", "parses the options, reads lines and writes lines"),
+        (1, "tasks/translation.py", "TranslationRun.translate: model, tokenizers and settings of the run"),
+        (2, "decoding/translator.py", "translate_stream: buffers lines, encodes, keeps the order, decodes to text"),
+        (3, "decoding/translation.py", "decode_sources: batches of similar length, maximum lengths, ranking"),
+        (4, "decoding/beam.py", "beam_search: keeps the best hypotheses, stops when no other can win"),
+        (5, "decoding/incremental.py", "reads tokens into states, merges and selects rows"),
+        (6, "models/transformer.py", "start encodes the source, extend gives the next logits"),
+        (7, "nn/attention.py", "self-attention with a cache, cross-attention to the source"),
     ],
 }
 
 
 def path(steps: list[tuple[int, str, str]]) -> str:
     """A call path from top to bottom: boxes indented by depth, with arrows from caller to callee."""
-    wide, step, indent = 196, 40, 34
+    wide, step, indent = 186, 40, 26
     aside = MARGIN + max(level for level, _, _ in steps) * indent + wide + 14  # where the explanations begin
     parts, last = [], {}
     for index, (level, module, what) in enumerate(steps):
@@ -603,7 +605,7 @@ def path(steps: list[tuple[int, str, str]]) -> str:
             f'<text x="{x + wide / 2:g}" y="{y + HIGH / 2:g}">{html.escape(module)}</text></g>'
             f'<text class="name" x="{aside}" y="{y + HIGH / 2:g}">{html.escape(what)}</text>'
         )
-    return document(aside + 430, MARGIN * 2 + len(steps) * step, parts)
+    return document(aside + 470, MARGIN * 2 + len(steps) * step, parts)
 
 
 def diagrams() -> dict[str, str]:

@@ -22,6 +22,8 @@ DISPLAY = re.compile(r"^\$\$(.+?)\$\$\s*$", re.DOTALL)
 UNKNOWN = re.compile(r">\\[A-Za-z]+<")
 # It makes named functions operators, which have space around them; as identifiers they are set like log and exp.
 NAMED = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
+# A function name before a variable needs a thin space, which browsers do not add: log P.
+APPLIED = re.compile(r"(?<!<msub>)(?<!<msup>)(?<!<munder>)(<mi>[A-Za-z]{2,}</mi>)(?=<m(?:i|sub|sup|subsup|over)>)")
 
 
 class MathError(Exception):
@@ -37,7 +39,7 @@ def to_mathml(latex: str, display: str) -> str:
         raise MathError(f"cannot convert ${latex}$: {error!r}; fix the LaTeX") from error
     if unknown := UNKNOWN.search(mathml):
         raise MathError(f"unknown command {unknown[0][1:-1]} in ${latex}$; use a command that latex2mathml knows")
-    return NAMED.sub(r"<mi>\1</mi>", mathml)
+    return APPLIED.sub(r'\1<mspace width="0.17em" />', NAMED.sub(r"<mi>\1</mi>", mathml))
 
 
 class InlineMath(InlineProcessor):

@@ -53,8 +53,8 @@ def test_the_demo_runs(tmp_path: Path) -> None:
     command = [sys.executable, script, "--minutes", "0.05", "--families", "ngram,finite_memory", "--out", out]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "Pick" in done.stdout
-    assert (out / "report.html").is_file()
-    assert "In its own words" in done.stdout
+    assert (out / "comparison" / "report.html").is_file()
+    assert done.stdout.index("n-gram") < done.stdout.index("Pick") < done.stdout.index("Text from the best")
 
 
 def test_the_python_of_the_readme_runs(

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
+
+from chainrule.config import DataConfig, TrainConfig
+from chainrule.decoding import Sampling, Search
+from chainrule.families import FAMILIES, family
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -76,3 +85,53 @@ def test_the_call_paths_name_modules_that_exist(monkeypatch: pytest.MonkeyPatch)
     for steps in PATHS.values():
         for _, module, _ in steps:
             assert (ROOT / "src" / "chainrule" / module).exists(), module
+
+
+def settings_of(config: type[BaseModel], above: str = "") -> Iterator[str]:
+    """The settings of a family, nested ones with a dot."""
+    for name, field in config.model_fields.items():
+        yield above + name
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from settings_of(kind, f"{above}{name}.")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_every_setting_in_a_table_exists(page: Path) -> None:
+    known = {*settings_of(DataConfig, "data."), *settings_of(TrainConfig, "train."), *settings_of(TrainConfig)}
+    if page.parent.name == "families":
+        known |= {*settings_of(family(page.stem).Config)}
+    else:
+        known |= {name for kind in FAMILIES.values() for name in settings_of(kind.Config, "model.")}
+        known |= {*settings_of(Search), *settings_of(Sampling)}
+    for table in re.findall(r"^\| setting \|.*?(?=\n\n)", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        for row in table.splitlines()[2:]:
+            for name in re.findall(r"`([a-z_.]+)(?: ?=[^`]*)?`", row.split("|")[1]):
+                assert name in known, name
+
+
+@pytest.mark.parametrize("page", [*PAGES, *READMES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_module_named_in_the_manual_exists(page: Path) -> None:
+    package = ROOT / "src" / "chainrule"
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"`(\w+(?:/\w+)*(?:/|\.py))`", text):
+        folder = name.split("/")[0]
+        if folder in {path.name for path in package.iterdir()}:
+            assert (package / name).exists(), name
+    for name in re.findall(r"\bchainrule((?:\.[a-z]\w+)+)", text):
+        found: object = importlib.import_module("chainrule")
+        for part in name.strip(".").split("."):
+            dotted = f"{getattr(found, '__name__', '')}.{part}"
+            found = getattr(found, part, None) or importlib.import_module(dotted)
+
+
+def test_the_packages_are_listed_in_the_order_of_the_layers() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = [name.strip() for layer in contracts[0]["layers"] for name in reversed(layer.split("|"))]
+    rows = re.findall(
+        r"^\| ((?:`[\w.]+/?`[ ]?)+)\|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    listed = [re.sub(r"\.py$|/$", "", name) for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert [f"chainrule.{name}" for name in listed if f"chainrule.{name}" in layers] == layers[::-1]
