@@ -1,4 +1,4 @@
-"""Small models with random weights, in float64, that use all of what they have read."""
+"""Small models with random weights in float64 that depend on their whole history."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ VOCABULARY = 5
 
 
 class TinyGRU(TabledReadout):
-    """A recurrent model without a limit on the context; a source, if there is one, sets the initial state."""
+    """A recurrent model with unlimited context; a source, if any, sets the initial state."""
 
     task = "text"
     width = 8
@@ -52,7 +52,7 @@ class TinyGRU(TabledReadout):
 
 
 class Positional(AutoregressiveModel):
-    """A finite context: logits from the position, the last token and the sum of all; one token too many is an error."""
+    """A limited context: logits from the position, the last token and the sum of all; too many tokens are an error."""
 
     task = "text"
 
@@ -93,7 +93,7 @@ class Positional(AutoregressiveModel):
 
 
 class Bigram(AutoregressiveModel):
-    """Probabilities from a table of the last token; the last row is for the beginning."""
+    """Probabilities from a table by the last token; the last row is for the start."""
 
     task = "text"
 
@@ -112,7 +112,7 @@ class Bigram(AutoregressiveModel):
 
 
 def randomised(model, seed, scale):
-    """Large weights, so that no prediction is a close call."""
+    """Large weights, so that there are no near ties."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * scale
@@ -151,7 +151,7 @@ def make_unigram():
 
 @pytest.fixture
 def predict():
-    """The log-probabilities (V,) after a history, by `logits` alone and with the window moved one token at a time."""
+    """Log-probabilities (V,) after a history, by `logits` only, with the window advanced token by token."""
 
     def log_probs(model, history, source=None):
         view = []

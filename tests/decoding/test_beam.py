@@ -18,7 +18,7 @@ def assert_same(one, other):
 
 
 def exhaustive(model, prompt, predict, *, length, eos, penalty, stop=None, source=None):
-    """Every continuation there is as (score, ids, log_prob), best first."""
+    """Every possible continuation as (score, ids, log_prob), best first."""
     found = []
 
     def visit(ids, log_prob):
@@ -47,7 +47,7 @@ def test_a_beam_as_wide_as_all_sequences_is_exhaustive_search(model, predict, pe
             assert [result.log_prob for result in results] == pytest.approx([nats for *_, nats in everything[:num]])
 
 
-def test_an_exhaustive_beam_knows_the_stop_predicate_and_the_source(recurrent, predict):
+def test_an_exhaustive_beam_respects_the_stop_criterion_and_the_source(recurrent, predict):
     def stop(ids):
         return sum(ids) > 6
 
@@ -71,13 +71,13 @@ def test_a_beam_of_width_one_is_greedy(model, eos, penalty):
 
 @pytest.mark.parametrize("width", [2, 5])
 @pytest.mark.parametrize("eos", [None, 0])
-def test_a_batch_of_prompts_of_any_lengths_gives_what_each_gives_alone(model, width, eos):
+def test_a_batch_of_prompts_gives_what_each_gives_by_itself(model, width, eos):
     together = beam_search(model, PROMPTS, width=width, length=20, eos=eos, num=2)
     for prompt, results in zip(PROMPTS, together, strict=True):
         assert_same(results, beam_search(model, [prompt], width=width, length=20, eos=eos, num=2)[0])
 
 
-def test_each_row_follows_its_own_source_also_when_windows_move(model):
+def test_each_row_is_conditioned_on_its_own_source_also_when_windows_move(model):
     sentences = [[1], [2, 3, 4], [4, 4]]
     together = beam_search(model, [[]] * 3, width=3, length=20, num=3, source=Sequences.pack(sentences))
     for sentence, results in zip(sentences, together, strict=True):
@@ -97,7 +97,7 @@ def test_log_prob_is_that_of_the_recomputed_predictions_also_beyond_the_context(
             assert result.log_prob == pytest.approx(total)
 
 
-def test_a_wider_beam_that_sees_all_finds_no_less_likely_result_than_greedy(model):
+def test_an_exhaustive_beam_is_at_least_as_probable_as_greedy(model):
     greedy = generate_tokens(model, PROMPTS, length=3, sampling=GREEDY, seeds=[0] * 6)
     beam = beam_search(model, PROMPTS, width=125, length=3)
     assert all(results[0].log_prob >= single.log_prob - 1e-9 for results, single in zip(beam, greedy, strict=True))
@@ -105,7 +105,7 @@ def test_a_wider_beam_that_sees_all_finds_no_less_likely_result_than_greedy(mode
 
 @pytest.mark.parametrize("penalty", [0.5, 1.0, 2.0])
 def test_the_length_penalty_does_not_count_the_prompt(make_unigram, penalty):
-    """A model that ignores what it has read ranks the same after any prompt (transformers#26624)."""
+    """A model that ignores its history gives the same ranking after any prompt (transformers#26624)."""
     model = make_unigram([0.35, 0.3, 0.2, 0.15])
     short, long, none = beam_search(model, [[1], [1] * 40, []], width=8, length=5, eos=0, num=8, length_penalty=penalty)
     assert short == long == none
@@ -124,29 +124,29 @@ def test_a_penalty_of_zero_prefers_short_results_and_a_large_one_long_results(ma
 UNIFORM, SURE = [0.2] * 5, [0, 0, 0, 0, 1.0]
 
 
-def test_a_finished_hypothesis_takes_up_a_place_in_the_beam(make_bigram):
-    """Beside an end of 0.6 a beam of two follows one beginning only, 1 2 with 0.204 and not 1 3 with 0.196."""
+def test_a_finished_hypothesis_keeps_its_slot_in_the_beam(make_bigram):
+    """With a finished hypothesis of 0.6, a beam of two extends one other: 1 2 with 0.204, not 1 3 with 0.196."""
     model = make_bigram([UNIFORM, [0, 0, 0.51, 0.49, 0], UNIFORM, SURE, UNIFORM, [0.6, 0.4, 0, 0, 0]])
     ((best, second),) = beam_search(model, [[]], width=2, length=3, eos=0, length_penalty=0.0, num=2)
     assert (best.ids, second.ids) == ([], [1, 2])
     assert second.log_prob == pytest.approx(math.log(0.4 * 0.51 * 0.2))
 
 
-def test_a_finished_hypothesis_is_kept_when_likelier_ones_take_its_place(make_bigram):
-    """After an end of 0.3 both of 1 2 (0.357) and 1 3 (0.343) are likelier and followed; only 1 3 stays likely."""
+def test_a_finished_hypothesis_that_leaves_the_beam_is_not_lost(make_bigram):
+    """With a finished hypothesis of 0.3, both 1 2 (0.357) and 1 3 (0.343) are extended; only 1 3 stays probable."""
     model = make_bigram([UNIFORM, [0, 0, 0.51, 0.49, 0], UNIFORM, SURE, UNIFORM, [0.3, 0.7, 0, 0, 0]])
     ((best, second),) = beam_search(model, [[]], width=2, length=3, eos=0, length_penalty=0.0, num=2)
     assert (best.ids, best.finished) == ([1, 3, 4], "length")
     assert (second.ids, second.finished) == ([], "eos")
 
 
-def test_an_unlikely_beginning_that_grows_long_can_still_beat_a_short_end(make_bigram):
+def test_a_long_hypothesis_with_an_improbable_start_can_win(make_bigram):
     model = make_bigram([UNIFORM, SURE, UNIFORM, UNIFORM, SURE, [0.8, 0.1, 0.1, 0, 0]])
     ((best,),) = beam_search(model, [[]], width=2, length=30, eos=0, length_penalty=1.0)
     assert best.ids == [1] + [4] * 29
 
 
-def test_a_likely_beginning_that_ends_soon_can_still_beat_a_shorter_end_when_length_is_punished(make_bigram):
+def test_a_longer_hypothesis_can_win_when_length_is_penalised(make_bigram):
     ends = [1.0, 0, 0, 0, 0]
     model = make_bigram([UNIFORM, ends, UNIFORM, UNIFORM, UNIFORM, [0.3, 0.7, 0, 0, 0]])
     ((best,),) = beam_search(model, [[]], width=2, length=50, eos=0, length_penalty=-0.5)
@@ -158,7 +158,7 @@ def test_suppressed_ids_are_never_generated(model):
         assert all(result.finished == "length" and not {0, 3} & {*result.ids} for result in results)
 
 
-def test_fewer_results_are_given_where_fewer_exist(make_unigram):
+def test_fewer_results_are_returned_if_fewer_exist(make_unigram):
     ((first, second),) = beam_search(make_unigram([0.6, 0.4]), [[]], width=10, num=10, length=1)
     assert (first.ids, second.ids) == ([0], [1])
 
@@ -170,8 +170,8 @@ def test_ties_go_to_the_lower_id():
     assert [len(row) for row in top_choices(logits, 100)] == [4, 3, 4]
 
 
-def test_what_differs_in_the_last_digit_is_no_tie():
-    """Two of 8,000 tokens that a float32 log-probability cannot tell apart."""
+def test_logits_that_differ_in_the_last_digit_are_no_tie():
+    """Two of 8,000 tokens with equal log-probabilities in float32."""
     logits = torch.zeros(1, 8000)
     logits[0, 7] = 1e-3
     logits[0, 9] = torch.nextafter(logits[0, 7], torch.tensor(1.0))
@@ -180,7 +180,7 @@ def test_what_differs_in_the_last_digit_is_no_tie():
 
 
 def test_ties_go_to_the_better_parent(make_bigram):
-    """1 2, 1 3, 2 1 and 2 3 have 1/8 each; 1 is the likelier beginning."""
+    """1 2, 1 3, 2 1 and 2 3 have 1/8 each; 1 is the more probable first token."""
     model = make_bigram(
         [UNIFORM, [0, 0, 0.25, 0.25, 0.5], [0, 0.5, 0, 0.5, 0], SURE, SURE, [0, 0.5, 0.25, 0.25, 0]],
     )
@@ -188,7 +188,7 @@ def test_ties_go_to_the_better_parent(make_bigram):
     assert [result.ids for result in results] == [[1, 4], [3, 4], [1, 2], [1, 3]]
 
 
-def test_a_uniform_model_is_searched_in_order_of_the_ids(make_unigram):
+def test_a_uniform_model_is_searched_in_the_order_of_ids(make_unigram):
     (results,) = beam_search(make_unigram([0.25] * 4), [[]], width=4, length=2, num=4)
     assert [result.ids for result in results] == [
         list(pair) for pair in itertools.islice(itertools.product(range(4), repeat=2), 4)
@@ -196,12 +196,12 @@ def test_a_uniform_model_is_searched_in_order_of_the_ids(make_unigram):
 
 
 @pytest.mark.parametrize(("width", "num"), [(0, 1), (2, 3), (2, 0)])
-def test_a_beam_cannot_give_more_results_than_it_is_wide(recurrent, width, num):
+def test_more_results_than_the_beam_width_are_refused(recurrent, width, num):
     with pytest.raises(DecodingError, match="beam of width"):
         beam_search(recurrent, [[1]], width=width, length=3, num=num)
 
 
-def test_a_model_that_predicts_no_numbers_is_reported(recurrent):
+def test_a_model_that_predicts_nan_is_reported(recurrent):
     recurrent.head.bias.data.fill_(math.nan)
     with pytest.raises(DecodingError, match="predicts NaN"):
         beam_search(recurrent, [[1]], width=2, length=3)

@@ -1,4 +1,4 @@
-"""The same statements about every family, whose caches and tables are not as simple as the test models."""
+"""The same properties for every family, whose states are less simple than those of the test models."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def family(request):
 
 @pytest.fixture
 def source_of(family):
-    """The sources of some prompts, where a family needs them; among them one of a single token."""
+    """The sources of some prompts if the family needs them, including one of a single token."""
 
     def some(*rows):
         if not isinstance(family, Conditional):
@@ -36,7 +36,7 @@ def source_of(family):
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
-def test_a_batch_gives_what_each_prompt_gives_alone(family, source_of, sampling):
+def test_a_batch_gives_what_each_prompt_gives_by_itself(family, source_of, sampling):
     together = generate_tokens(family, PROMPTS, length=20, sampling=sampling, seeds=range(6), eos=0, source=source_of())
     for row, prompt in enumerate(PROMPTS):
         (alone,) = generate_tokens(
@@ -52,7 +52,7 @@ def test_a_beam_of_width_one_is_greedy(family, source_of):
     assert [beam[0].ids for beam in beams] == [single.ids for single in greedy]
 
 
-def test_a_batched_beam_gives_what_each_prompt_gives_alone(family, source_of):
+def test_batched_beam_search_gives_what_each_prompt_gives_by_itself(family, source_of):
     together = beam_search(family, PROMPTS, width=3, length=12, eos=0, num=2, source=source_of())
     for row, (prompt, results) in enumerate(zip(PROMPTS, together, strict=True)):
         (alone,) = beam_search(family, [prompt], width=3, length=12, eos=0, num=2, source=source_of(row))

@@ -35,7 +35,7 @@ def test_the_tokens_of_one_gap_are_those_of_the_model_and_sum_to_one(bert: BERT)
 
 
 @torch.no_grad()
-def test_gaps_are_filled_one_after_the_other_each_given_those_before(bert: BERT) -> None:
+def test_gaps_are_filled_from_left_to_right_given_earlier_ones(bert: BERT) -> None:
     found = fill(bert, [[1], [2], []], FillSearch(beam=VOCABULARY**2), eos=0)
     assert len(found) == VOCABULARY**2
     best = found[0]
@@ -49,7 +49,7 @@ def test_gaps_are_filled_one_after_the_other_each_given_those_before(bert: BERT)
     assert sum(math.exp(one.log_prob) for one in found) == pytest.approx(1.0)
 
 
-def test_a_suppressed_token_is_never_written(bert: BERT) -> None:
+def test_a_suppressed_token_is_never_generated(bert: BERT) -> None:
     found = fill(bert, [[1], [2]], FillSearch(beam=VOCABULARY, suppress=(0, 3)), eos=0)
     assert {one.spans[0][0] for one in found} == {1, 2, 4}
 
@@ -63,29 +63,29 @@ def spelt(model: T5, corruption: Corruption, parts: list[list[int]], spans: tupl
     return float(nats[1:].sum())
 
 
-def test_spans_are_searched_exhaustively_by_a_beam_that_is_wide_enough() -> None:
+def test_a_wide_enough_beam_searches_spans_exhaustively() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         model = tiny_model("t5")
     finally:
         torch.set_default_dtype(torch.float32)
     assert isinstance(model, T5)
-    words = (1, 2)  # 0 is EOS; 3 and 4 are sentinels
+    tokens = (1, 2)  # 0 is EOS; 3 and 4 are sentinels
     assert list(model.sentinels) == [3, 4]
     corruption = Corruption(sentinels=model.sentinels, eos=0)
     parts = [[1], [2, 2], [1]]
     found = fill(model, parts, FillSearch(beam=200, longest=3), eos=0)
-    short = [span for size in (0, 1, 2) for span in itertools.product(words, repeat=size)]
+    short = [span for size in (0, 1, 2) for span in itertools.product(tokens, repeat=size)]
     expected = {both: spelt(model, corruption, parts, both) for both in itertools.product(short, repeat=2)}
     assert {one.spans: pytest.approx(one.log_prob) for one in found} == expected
     assert found[0].log_prob == pytest.approx(max(expected.values()))
 
 
-def test_a_text_without_a_gap_has_nothing_to_fill(bert: BERT) -> None:
+def test_a_text_without_a_gap_is_refused(bert: BERT) -> None:
     with pytest.raises(DecodingError, match="has no gap; mark each with <>"):
         fill(bert, [[1, 2]], FillSearch(), eos=0)
 
 
-def test_a_model_that_fills_nothing_says_so() -> None:
+def test_a_model_that_cannot_fill_gaps_is_refused() -> None:
     with pytest.raises(DecodingError, match="GPT cannot fill gaps; use a run of bert or t5"):
         fill(tiny_model("gpt"), [[1], [2]], FillSearch(), eos=0)

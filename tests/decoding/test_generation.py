@@ -19,7 +19,7 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(), WILD], ids=["greedy", "plain", "wild"])
 @pytest.mark.parametrize("eos", [None, 0])
-def test_a_batch_of_prompts_of_any_lengths_gives_what_each_gives_alone(model, sampling, eos):
+def test_a_batch_of_prompts_gives_what_each_gives_by_itself(model, sampling, eos):
     seeds = range(10, 10 + len(PROMPTS))
     together = generate_tokens(model, PROMPTS, length=30, sampling=sampling, seeds=seeds, eos=eos)
     alone = [
@@ -29,7 +29,7 @@ def test_a_batch_of_prompts_of_any_lengths_gives_what_each_gives_alone(model, sa
     assert_same(together, alone)
 
 
-def test_greedy_takes_the_likeliest_token_of_the_recomputed_prediction(model, predict):
+def test_greedy_takes_the_most_probable_token_of_the_recomputed_prediction(model, predict):
     for prompt in PROMPTS:
         (result,) = generate_tokens(model, [prompt], length=20, sampling=GREEDY, seeds=[0])
         history, total = list(prompt), 0.0
@@ -41,7 +41,7 @@ def test_greedy_takes_the_likeliest_token_of_the_recomputed_prediction(model, pr
         assert result.log_prob == pytest.approx(total)
 
 
-def test_the_same_seed_gives_the_same_text_and_another_seed_another(model):
+def test_a_seed_reproduces_its_text(model):
     first, second, other = (
         generate_tokens(model, [[1]], length=20, sampling=Sampling(), seeds=[seed])[0] for seed in (4, 4, 5)
     )
@@ -49,19 +49,19 @@ def test_the_same_seed_gives_the_same_text_and_another_seed_another(model):
     assert first.ids != other.ids
 
 
-def test_a_shorter_length_gives_the_beginning_of_the_longer_text(model):
+def test_a_shorter_length_gives_a_prefix_of_the_longer_text(model):
     long, short = (generate_tokens(model, [[1]], length=n, sampling=WILD, seeds=[4])[0] for n in (100, 37))
     assert long.ids[:37] == short.ids
 
 
-def test_log_prob_is_the_models_own_whatever_the_settings(recurrent):
+def test_log_prob_is_that_of_the_model_with_any_sampling_settings(recurrent):
     for sampling in (GREEDY, Sampling(temperature=3.0, top_k=2, repetition_penalty=2.0)):
         (result,) = generate_tokens(recurrent, [[1, 2]], length=10, sampling=sampling, seeds=[1], suppress=[3])
         whole = Batch(Sequences.pack([[1, 2, *result.ids]]))
         assert result.log_prob == pytest.approx(recurrent.token_log_probs(whole)[0, 2:].sum().item())
 
 
-def test_log_prob_counts_eos_and_ids_do_not_hold_it(recurrent):
+def test_log_prob_includes_eos_and_ids_do_not(recurrent):
     results = generate_tokens(recurrent, [[1]] * 8, length=50, sampling=Sampling(), seeds=range(8), eos=0)
     ended = [result for result in results if result.finished == "eos"]
     assert len(ended) > 2
@@ -71,7 +71,7 @@ def test_log_prob_counts_eos_and_ids_do_not_hold_it(recurrent):
         assert result.log_prob == pytest.approx(recurrent.token_log_probs(whole)[0, 1:].sum().item())
 
 
-def test_a_row_is_done_when_its_stop_predicate_says_so(recurrent):
+def test_a_row_ends_by_its_stop_criterion(recurrent):
     free = generate_tokens(recurrent, [[1], [2, 3]], length=12, sampling=Sampling(), seeds=[0, 1])
     wanted = free[0].ids[3:5]
 
@@ -86,7 +86,7 @@ def test_a_row_is_done_when_its_stop_predicate_says_so(recurrent):
     assert stopped[1].ids == free[1].ids[: len(stopped[1].ids)]
 
 
-def test_the_stop_predicate_never_sees_the_prompt(recurrent):
+def test_the_stop_criterion_does_not_see_the_prompt(recurrent):
     shown = []
     generate_tokens(
         recurrent,
@@ -99,7 +99,7 @@ def test_the_stop_predicate_never_sees_the_prompt(recurrent):
     assert shown == [1, 1, 2, 2, 3, 3]
 
 
-def test_streaming_yields_each_token_as_it_comes_and_finished_rows_fall_silent(recurrent):
+def test_streaming_yields_the_tokens_of_unfinished_rows_step_by_step(recurrent):
     arguments = {"length": 40, "sampling": Sampling(), "seeds": range(6), "eos": 0}
     results = generate_tokens(recurrent, PROMPTS, **arguments)
     ids = [[] for _ in PROMPTS]
@@ -111,10 +111,10 @@ def test_streaming_yields_each_token_as_it_comes_and_finished_rows_fall_silent(r
             finished[token.row] = token.finished
     assert finished == [result.finished for result in results]
     assert ids == [result.ids + [0] * (result.finished == "eos") for result in results]
-    assert len({len(row) for row in ids}) > 2  # rows did end at different times
+    assert len({len(row) for row in ids}) > 2  # rows end at different steps
 
 
-def test_no_gradients_are_kept_while_a_step_is_computed_and_between_steps_they_are_as_before(recurrent):
+def test_gradients_are_disabled_within_steps_only(recurrent):
     inside = []
     for _ in stream_tokens(
         recurrent,
@@ -134,7 +134,7 @@ def test_suppressed_ids_are_never_generated(model):
     assert {token for result in results for token in result.ids} == {0, 2, 4}
 
 
-def test_the_repetition_penalty_counts_prompt_and_output(make_unigram):
+def test_the_repetition_penalty_applies_to_prompt_and_output(make_unigram):
     model = make_unigram([0.3, 0.25, 0.2, 0.15, 0.1])
     (result,) = generate_tokens(
         model, [[0, 1]], length=3, sampling=Sampling(greedy=True, repetition_penalty=9.0), seeds=[0]
@@ -142,7 +142,7 @@ def test_the_repetition_penalty_counts_prompt_and_output(make_unigram):
     assert result.ids == [2, 3, 4]
 
 
-def test_rows_that_go_on_keep_their_own_repetitions_when_others_end(make_unigram):
+def test_running_rows_keep_their_repetition_penalties_when_others_end(make_unigram):
     model = make_unigram([0.3, 0.25, 0.2, 0.15, 0.06, 0.04])
     ended, went_on = generate_tokens(
         model,
@@ -156,7 +156,7 @@ def test_rows_that_go_on_keep_their_own_repetitions_when_others_end(make_unigram
 
 
 @pytest.mark.parametrize("context", [1, 2, 3, 7, 8])
-def test_a_text_far_beyond_the_context_is_that_of_the_moving_window(make_bounded, predict, context):
+def test_text_beyond_the_context_is_generated_by_a_sliding_window(make_bounded, predict, context):
     model = make_bounded(context)
     results = generate_tokens(model, PROMPTS, length=3 * context + 2, sampling=Sampling(), seeds=range(6))
     for prompt, result in zip(PROMPTS, results, strict=True):
@@ -168,7 +168,7 @@ def test_a_text_far_beyond_the_context_is_that_of_the_moving_window(make_bounded
         assert result.log_prob == pytest.approx(total)
 
 
-def test_going_on_from_a_text_gives_what_would_have_come_without_the_break(bounded):
+def test_continuing_a_text_equals_generating_it_at_once(bounded):
     (whole,) = generate_tokens(bounded, [[1, 2]], length=40, sampling=GREEDY, seeds=[0])
     for cut in range(1, 40):
         (rest,) = generate_tokens(bounded, [[1, 2, *whole.ids[:cut]]], length=40 - cut, sampling=GREEDY, seeds=[0])
@@ -189,7 +189,7 @@ def test_a_long_prompt_read_in_pieces_gives_the_same_prediction(recurrent, monke
     assert torch.allclose(IncrementalReader(recurrent).read([[1, 2, 3, 4] * 5], [0]).logits, whole)
 
 
-def test_each_row_follows_its_own_source_also_when_others_end_and_windows_move(model, predict):
+def test_each_row_is_conditioned_on_its_own_source_also_when_others_end_and_windows_move(model, predict):
     sentences, prompts = [[1], [2, 3, 4], [4, 4], [3]], [[1, 1], [], [2], []]
     arguments = {"length": 25, "sampling": Sampling(), "eos": 0}
     together = generate_tokens(model, prompts, seeds=range(4), source=Sequences.pack(sentences), **arguments)
@@ -221,14 +221,14 @@ def test_no_prompts_give_no_results(recurrent):
         ({"source": Sequences.pack([[1], [2]])}, "2 sources for 1 prompts"),
     ],
 )
-def test_an_impossible_request_is_refused_before_anything_is_read(recurrent, change, message):
+def test_invalid_arguments_are_refused_before_anything_is_computed(recurrent, change, message):
     request = {"prompts": [[1]], "length": 3, "sampling": GREEDY, "seeds": [0], **change}
     with pytest.raises(DecodingError, match=message):
         stream_tokens(recurrent, **request)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
-def test_a_model_that_predicts_no_numbers_is_reported(recurrent, sampling):
+def test_a_model_that_predicts_nan_is_reported(recurrent, sampling):
     recurrent.head.bias.data.fill_(math.nan)
     with pytest.raises(DecodingError, match="predicts NaN"):
         generate_tokens(recurrent, [[1]], length=3, sampling=sampling, seeds=[0])

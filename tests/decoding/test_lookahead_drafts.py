@@ -1,4 +1,4 @@
-"""A hybrid drafts for itself: its plan, checked by its whole."""
+"""Self-speculation of hybrids: drafts of the parallel branch, verified by the whole model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCE = Sequences(torch.tensor([[1, 2, 3, 5, 0], [3, 0, 0, 0, 0], [4, 2, 0, 0, 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("family", ["hybrid", "hybrid_language"])
-def test_a_model_that_drafts_for_itself_writes_what_it_writes_without(family: str, sampling: Sampling) -> None:
+def test_self_speculation_leaves_the_text_unchanged(family: str, sampling: Sampling) -> None:
     model = tiny_model(family).double()
     source = SOURCE if isinstance(model, Hybrid) else None
     words = {"length": 20, "sampling": sampling, "seeds": [1, 2, 3], "eos": None, "source": source}
@@ -30,7 +30,7 @@ def test_a_model_that_drafts_for_itself_writes_what_it_writes_without(family: st
 
 
 @torch.no_grad()
-def test_guesses_are_what_the_second_branch_expects_up_to_the_end_of_its_plan() -> None:
+def test_draft_tokens_are_those_of_the_parallel_branch_up_to_the_end_of_its_block() -> None:
     model = tiny_model("hybrid_language", "fixed").double()  # chunks of 5
     assert isinstance(model, HybridLanguage)
     alone = model.with_gamma(1.0)
@@ -45,7 +45,7 @@ def test_guesses_are_what_the_second_branch_expects_up_to_the_end_of_its_plan() 
         assert step.logits[0, len(ids) - 1 :].argmax(-1).tolist() == row
 
 
-def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lookahead_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("hybrid").double()
     assert isinstance(model, Hybrid)
     made = []
@@ -56,7 +56,7 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) == 1
 
 
-def test_a_model_without_a_plan_and_one_of_another_vocabulary_are_refused() -> None:
+def test_a_model_without_lookahead_or_with_another_vocabulary_is_refused() -> None:
     with pytest.raises(DecodingError, match="GPT has no lookahead branch"):
         LookaheadDrafter(tiny_model("gpt"))
     with pytest.raises(DecodingError, match="vocabulary of 5 tokens and the model one of 4"):

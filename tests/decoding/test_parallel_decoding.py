@@ -1,4 +1,4 @@
-"""Translating all tokens at once: in batches, cut at EOS, and with as much budget as is allowed."""
+"""Parallel decoding: in batches, cut at EOS, within the decoding budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIANTS = [pair for pair in parallel_variants() if "shared" not in pair[1]]
 
 
 def random_model(family: str, variant: str) -> ParallelModel:
-    """Large random weights in float64, so that no prediction is a close call."""
+    """Large random weights in float64, so that there are no near ties."""
     model = tiny_parallel(family, variant).double().eval()
     generator = torch.Generator().manual_seed(3)
     for parameter in model.parameters():
@@ -35,7 +35,7 @@ def model(request: pytest.FixtureRequest) -> ParallelModel:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 6])
-def test_a_batch_of_sources_gives_what_each_gives_alone_and_in_their_order(model: ParallelModel, batch: int) -> None:
+def test_a_batch_of_sources_gives_what_each_gives_by_itself_in_order(model: ParallelModel, batch: int) -> None:
     together = decode_sources(model, SOURCES, Search(), batch=batch)
     for source, [found] in zip(SOURCES, together, strict=True):
         [[alone]] = decode_sources(model, [source], Search())
@@ -45,7 +45,7 @@ def test_a_batch_of_sources_gives_what_each_gives_alone_and_in_their_order(model
 
 
 class Wordy(tiny_parallel("nonautoregressive").__class__):  # type: ignore[misc]
-    """Writes the same to everything."""
+    """Has the same output for every source."""
 
     def generate(self, source: Sequences, budget: DecodingBudget, **settings: object) -> list[ParallelOutput]:
         return [
@@ -61,7 +61,7 @@ def test_a_translation_ends_at_its_first_eos() -> None:
     assert [(one.ids, one.finished) for [one] in found] == [([3, 1], "eos"), ([3, 1], "length"), ([], "eos")]
 
 
-def test_effort_is_what_was_asked_for_or_what_is_usual() -> None:
+def test_the_budget_is_that_of_the_search_or_the_default() -> None:
     masked, ctc = (tiny_parallel("nonautoregressive", variant) for variant in ("masked", "ctc"))
     assert decoding_budget(masked, Search()) == masked.default_budget
     assert decoding_budget(masked, Search(passes=10, length_candidates=2)) == DecodingBudget(10, 2)
@@ -74,7 +74,7 @@ def translator(model: object) -> Translator:
     return Translator(model, Words(["a", "b", "c", "d"]), Words(["x", "y", "z"]))  # type: ignore[arg-type]
 
 
-def test_a_parallel_model_translates_texts_like_any_other(model: ParallelModel) -> None:
+def test_a_parallel_model_translates_texts(model: ParallelModel) -> None:
     texts = ["a b c", "", "d", "a " * 50]
     found = [one for [one] in translator(model).translate_texts(texts, Search())]
     assert [one.finished for one in found[1::2]] == ["empty", "too long"]
@@ -82,13 +82,13 @@ def test_a_parallel_model_translates_texts_like_any_other(model: ParallelModel) 
     assert found[0].log_prob < 0
 
 
-def test_passes_are_not_for_models_that_write_one_token_after_the_other() -> None:
+def test_passes_of_an_autoregressive_model_are_refused() -> None:
     for search in (Search(passes=2), Search(length_candidates=2)):
         with pytest.raises(DecodingError, match="this model is autoregressive"):
             translator(tiny_model("transformer")).translate_texts(["a"], search)
 
 
-def test_pairs_are_as_likely_as_the_model_says(model: ParallelModel) -> None:
+def test_log_probs_of_pairs_are_those_of_the_model(model: ParallelModel) -> None:
     targets = [[1, 0], [0], [2, 3, 1, 0], [1, 0], [2, 2, 0], [4, 0]]
     found = log_probs(model, SOURCES, targets)
     for nats, source, target in zip(found, SOURCES, targets, strict=True):
@@ -110,8 +110,7 @@ def test_translations_are_scored_against_references() -> None:
     assert found.unscored == 0
 
 
-def test_the_same_sources_in_one_model_after_the_other() -> None:
-    """The form of the results is that of beam search."""
+def test_results_have_the_form_of_beam_search() -> None:
     one, other = (
         decode_sources(random_model("nonautoregressive", "ctc"), SOURCES[:2], Search()),
         decode_sources(tiny_model("transformer"), SOURCES[:2], Search(beam=2, slack=3, growth=1)),

@@ -28,7 +28,7 @@ def noise(rows, vocabulary, seed=0):
 
 
 def kept(filtered, logits):
-    """The ids of each row that a filter left, after checking that it left them unchanged."""
+    """The ids of each row that a filter kept, after checking that their logits are unchanged."""
     stays = filtered > -math.inf
     assert torch.equal(filtered[stays], logits[stays])
     return [set(row.nonzero()[:, 0].tolist()) for row in stays]
@@ -36,14 +36,14 @@ def kept(filtered, logits):
 
 @settings(deadline=None)
 @given(rows_of_logits, st.integers(1, 8))
-def test_top_k_keeps_every_token_that_fewer_than_k_others_beat(logits, k):
+def test_top_k_keeps_the_k_most_probable_tokens_and_ties(logits, k):
     for row, ids in zip(logits.tolist(), kept(keep_top_k(logits, k), logits), strict=True):
         assert ids == {i for i, logit in enumerate(row) if sum(other > logit for other in row) < k}
 
 
 @settings(deadline=None)
 @given(rows_of_logits, st.floats(0.001, 0.999))
-def test_top_p_keeps_the_fewest_likeliest_tokens_that_reach_the_mass(logits, mass):
+def test_top_p_keeps_the_smallest_set_of_tokens_with_the_mass(logits, mass):
     for row, ids in zip(logits.softmax(-1).tolist(), kept(keep_top_p(logits, mass), logits), strict=True):
         order = sorted(range(len(row)), key=lambda i: (-row[i], i))
         assert ids == set(order[: len(ids)])
@@ -58,7 +58,7 @@ def test_top_p_of_one_keeps_all():
 
 @settings(deadline=None)
 @given(rows_of_logits, st.floats(0.001, 0.999))
-def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest(logits, fraction):
+def test_min_p_keeps_tokens_by_their_relative_probability(logits, fraction):
     for row, ids in zip(logits.softmax(-1).tolist(), kept(keep_min_p(logits, fraction), logits), strict=True):
         assert {i for i, p in enumerate(row) if p > fraction * max(row) * (1 + 1e-9)} <= ids
         assert ids <= {i for i, p in enumerate(row) if p > fraction * max(row) * (1 - 1e-9)}
@@ -66,23 +66,23 @@ def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest(logits, fraction
 
 @settings(deadline=None)
 @given(rows_of_logits)
-def test_the_narrowest_filters_leave_the_likeliest_token(logits):
+def test_the_strictest_filters_keep_the_most_probable_token(logits):
     for filtered in (keep_top_p(logits, 1e-9), keep_min_p(logits, 1.0), keep_top_k(logits, 1)):
         assert torch.equal(filtered.amax(-1), logits.amax(-1))
 
 
-def test_a_repetition_penalty_makes_seen_ids_less_likely_whatever_the_sign():
+def test_a_repetition_penalty_lowers_positive_and_negative_logits():
     logits = torch.tensor([[2.0, -2.0, 1.0, -1.0]])
     seen = torch.tensor([[True, True, False, False]])
     assert penalise_repetition(logits, seen, 2.0).tolist() == [[1.0, -4.0, 1.0, -1.0]]
 
 
 def test_settings_are_applied_in_the_documented_order():
-    """Penalty, suppression, temperature, top-k, top-p, min-p: each of these sees what those before it left."""
+    """Penalty, suppression, temperature, top-k, top-p, min-p: each is applied to the result of the previous one."""
     logits = torch.tensor([[4.0, 3.9, 3.0, 2.0, 1.0, 9.0]], dtype=torch.float64)
     sampling = Sampling(temperature=2.0, top_k=3, top_p=0.7, repetition_penalty=2.0)
     seen = torch.tensor([[True, False, False, False, False, False]])
-    # the penalty turns 4 into 2, level with id 3; without id 5 and at temperature 2 the three best are 1, 2 and (0, 3)
+    # the penalty turns 4 into 2, a tie with id 3; without id 5 and at temperature 2 the three best are 1, 2 and (0, 3)
     tempered = torch.tensor([3.9, 3.0, 2.0, 2.0], dtype=torch.float64) / 2
     assert tempered.softmax(-1)[:2].sum() < 0.7 < tempered.softmax(-1)[:3].sum()  # so the nucleus is 1, 2 and 0
     chosen = choose(
@@ -91,7 +91,7 @@ def test_settings_are_applied_in_the_documented_order():
     assert set(chosen.tolist()) == {0, 1, 2}
 
 
-def test_greedy_takes_the_first_of_the_likeliest():
+def test_greedy_breaks_ties_by_the_lower_id():
     logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, 1.0, 0.0]])
     assert choose(logits, GREEDY, None).tolist() == [1, 0]
 
@@ -108,7 +108,7 @@ def test_a_suppressed_id_is_never_chosen():
     st.lists(st.sampled_from([-math.inf, -300.0, 0.0, 0.1, 7.0]), min_size=2, max_size=40),
     st.integers(0, 1000),
 )
-def test_a_token_without_mass_is_never_drawn(row, seed):
+def test_a_token_without_probability_is_never_sampled(row, seed):
     row = [*row, 0.0, -math.inf]
     for chosen in gumbel_max(torch.tensor([row]).expand(20, -1), noise(20, len(row), seed)).tolist():
         assert row[chosen] > -math.inf
@@ -124,24 +124,24 @@ def chi_square(ids, probabilities):
     return (((counts - expected) ** 2) / expected).sum().item()
 
 
-def test_tokens_are_drawn_as_often_as_the_model_says_along_one_seed():
+def test_sampling_frequencies_follow_the_model_for_one_seed():
     ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(), noise(5000, 6, seed=3))
     assert chi_square(ids, PROBABILITIES) < CRITICAL
 
 
-def test_tokens_are_drawn_as_often_as_the_model_says_across_consecutive_seeds():
+def test_sampling_frequencies_follow_the_model_across_consecutive_seeds():
     gumbels = Gumbels(range(5000), 6, CPU).peek(1)[:, 0]
     ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(), gumbels)
     assert chi_square(ids, PROBABILITIES) < CRITICAL
 
 
-def test_temperature_draws_from_the_sharpened_distribution():
+def test_temperature_samples_from_the_tempered_distribution():
     ids = choose(PROBABILITIES.log().expand(5000, -1), Sampling(temperature=0.5), noise(5000, 6))
     sharpened = PROBABILITIES**2 / (PROBABILITIES**2).sum()
     assert chi_square(ids, sharpened) < CRITICAL < chi_square(ids, PROBABILITIES)
 
 
-def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it():
+def test_the_noise_of_a_row_does_not_depend_on_other_rows():
     together, alone = Gumbels([5, 9, 7], 3, CPU), Gumbels([7], 3, CPU)
     for step in range(200):
         if step == 100:
@@ -151,7 +151,7 @@ def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it():
         alone.consume([1])
 
 
-def test_rows_may_pass_their_positions_at_different_speeds():
+def test_rows_may_consume_noise_at_different_speeds():
     rows, whole = Gumbels([1, 2], 4, CPU), Gumbels([1, 2], 4, CPU).peek(300)
     for step in range(70):
         assert torch.equal(rows.peek(3)[0], whole[0, step : step + 3])
@@ -159,7 +159,7 @@ def test_rows_may_pass_their_positions_at_different_speeds():
         rows.consume([1, 4])
 
 
-def test_like_distributions_drawn_by_the_same_noise_mostly_agree():
+def test_similar_distributions_with_the_same_noise_mostly_agree():
     other = torch.tensor([0.3, 0.3, 0.2, 0.1, 0.05, 0.05], dtype=torch.float64)
     apart = (PROBABILITIES - other).abs().sum().item() / 2  # total variation
     one, two = (gumbel_max(p.log().expand(5000, -1), noise(5000, 6)) for p in (PROBABILITIES, other))

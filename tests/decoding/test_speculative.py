@@ -1,4 +1,4 @@
-"""Speculative decoding writes what plain decoding writes, sooner."""
+"""Speculative decoding gives the text of plain decoding with fewer model calls."""
 
 import itertools
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def assert_same(one, other):
 
 
 class Oracle(Drafter):
-    """Knows what comes, but tells only so much of it before it lies: `honest` tokens at a time, by row."""
+    """Proposes the true continuation with `honest` correct tokens per row, then wrong ones."""
 
     def __init__(self, texts, honest):
         self.texts, self.honest = texts, honest
@@ -59,7 +59,7 @@ class Oracle(Drafter):
 
 
 class Counted(torch.nn.Module):
-    """Counts how often a model is asked to read on."""
+    """Counts the calls of `extend`."""
 
     def __init__(self, model):
         super().__init__()
@@ -86,7 +86,7 @@ def drafter(request, model, make_unigram):
 
 @SAMPLINGS
 @pytest.mark.parametrize("width", [2, 5])
-def test_any_drafter_leaves_the_text_as_it_is(model, drafter, sampling, width):
+def test_any_drafter_leaves_the_text_unchanged(model, drafter, sampling, width):
     settings = {"length": 30, "sampling": sampling, "seeds": range(6), "eos": 0}
     plain = generate_tokens(model, PROMPTS, **settings)
     assert_same(generate_tokens(model, PROMPTS, draft=drafter, block_size=FixedBlockSize(width), **settings), plain)
@@ -94,7 +94,7 @@ def test_any_drafter_leaves_the_text_as_it_is(model, drafter, sampling, width):
         assert len({len(text.ids) for text in plain}) > 1  # some rows reach EOS before the others
 
 
-def test_the_best_pace_leaves_the_text_as_it_is(model):
+def test_an_adaptive_block_size_leaves_the_text_unchanged(model):
     settings = {"length": 60, "sampling": Sampling(), "seeds": range(6)}
     plain = generate_tokens(model, PROMPTS, **settings)
     assert_same(generate_tokens(model, PROMPTS, draft=model, **settings), plain)
@@ -112,7 +112,7 @@ def test_greedy_text_is_the_same_for_thousands_of_prompts(family, draft):
         assert [text.ids for text in drafted] == [text.ids for text in plain]
 
 
-def test_sampled_sequences_are_as_frequent_as_the_model_says(make_bigram):
+def test_sampled_sequences_follow_the_distribution_of_the_model(make_bigram):
     target = [[0.7, 0.2, 0.1], [0.1, 0.5, 0.4], [0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]
     other = [[0.5, 0.3, 0.2], [0.2, 0.6, 0.2], [0.1, 0.1, 0.8], [0.4, 0.4, 0.2]]
     count = 6000
@@ -133,7 +133,7 @@ def test_sampled_sequences_are_as_frequent_as_the_model_says(make_bigram):
     assert statistic < 54.1  # chi-square, 26 degrees of freedom, p = 0.001
 
 
-def test_rows_advance_by_what_was_right_in_each(model):
+def test_rows_advance_by_their_own_accepted_tokens(model):
     settings = {"length": 40, "sampling": Sampling(), "seeds": range(6)}
     plain = generate_tokens(model, PROMPTS, **settings)
     texts = [[*prompt, *text.ids] for prompt, text in zip(PROMPTS, plain, strict=True)]
@@ -141,7 +141,7 @@ def test_rows_advance_by_what_was_right_in_each(model):
     assert_same(generate_tokens(model, PROMPTS, draft=oracle, block_size=FixedBlockSize(5), **settings), plain)
 
 
-def test_right_guesses_save_readings_of_the_model(recurrent):
+def test_accepted_draft_tokens_save_model_calls(recurrent):
     [plain] = generate_tokens(recurrent, [[1]], length=41, sampling=GREEDY, seeds=[0])
     counted = Counted(recurrent)
     oracle = Oracle([[1, *plain.ids]], honest=[9])
@@ -149,7 +149,7 @@ def test_right_guesses_save_readings_of_the_model(recurrent):
     assert counted.reads == 1 + 40 / 5  # the prompt gives the first token, and every block five more
 
 
-def test_a_step_tells_all_tokens_of_a_row_in_order(recurrent):
+def test_a_step_yields_all_tokens_of_a_row_in_order(recurrent):
     settings = {"length": 21, "sampling": GREEDY, "seeds": [0]}
     [plain] = generate_tokens(recurrent, [[1]], **settings)
     steps = list(
@@ -160,7 +160,7 @@ def test_a_step_tells_all_tokens_of_a_row_in_order(recurrent):
     assert [token.finished for tokens in steps for token in tokens] == [None] * 20 + ["length"]
 
 
-def test_a_row_that_is_stopped_within_a_block_tells_nothing_after_it(recurrent):
+def test_a_row_stopped_within_a_block_yields_nothing_after_it(recurrent):
     [free] = generate_tokens(recurrent, [[1]], length=20, sampling=Sampling(), seeds=[0])
     stop_after = {"length": 20, "sampling": Sampling(), "seeds": [0], "stop": lambda ids: len(ids) == 8}
     [stopped] = generate_tokens(
@@ -169,7 +169,7 @@ def test_a_row_that_is_stopped_within_a_block_tells_nothing_after_it(recurrent):
     assert (stopped.ids, stopped.finished) == (free.ids[:8], "stop")
 
 
-def test_guesses_count_as_seen_for_the_choices_after_them(make_unigram):
+def test_draft_tokens_count_for_the_repetition_penalty(make_unigram):
     model = make_unigram([0.3, 0.25, 0.2, 0.15, 0.1])
     sampling = Sampling(greedy=True, repetition_penalty=9.0)
     draft = Oracle([[0, 1, 2, 3, 4]], honest=[9])
@@ -188,7 +188,7 @@ def test_blocks_end_where_the_window_of_the_model_moves(make_bounded, context):
         assert_same(generate_tokens(model, PROMPTS, draft=draft, block_size=FixedBlockSize(4), **settings), plain)
 
 
-def test_a_model_with_a_source_is_drafted_for_with_and_without_it():
+def test_a_conditional_model_can_have_a_draft_with_or_without_a_source():
     model, source = tiny_model("transformer").double(), Sequences.pack([[1, 2, 3], [4], [5, 0]])
     settings = {"length": 9, "sampling": Sampling(), "seeds": range(3), "source": source}
     plain = generate_tokens(model, [[]] * 3, **settings)
@@ -203,18 +203,18 @@ def test_a_draft_of_another_vocabulary_is_refused(recurrent):
         )
 
 
-def test_a_draft_that_needs_a_source_is_refused_where_there_is_none(recurrent):
+def test_a_conditional_draft_of_an_unconditional_model_is_refused(recurrent):
     with pytest.raises(DecodingError, match="draft model needs a source"):
         stream_tokens(recurrent, [[1]], length=3, sampling=GREEDY, seeds=[0], draft=tiny_model("seq2seq"))
 
 
-# Taking back
+# Rewinding
 
 
 @pytest.mark.parametrize("family", ["gpt", "recurrent", "causal_conv", "ngram"])
 @pytest.mark.parametrize("counts", [[0, 3, 1], [2, 2, 2], [0, 0, 0], [4, 4, 0]])
 @torch.no_grad()
-def test_what_was_taken_back_leaves_no_trace(family, counts):
+def test_rewound_tokens_leave_no_trace(family, counts):
     model = tiny_model(family).double()
     tokens = torch.randint(5, (3, 7), generator=torch.Generator().manual_seed(0))
     reader = RewindableReader(model, model.extend(tokens[:, :3], model.start(batch_size=3).state).state)
@@ -234,7 +234,7 @@ def test_what_was_taken_back_leaves_no_trace(family, counts):
 
 
 class Nothing:
-    """The text itself has no logits to pick from."""
+    """Lookup needs no logits."""
 
     greedy = True
 
@@ -243,7 +243,7 @@ nothing = Nothing()
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
-def test_an_ngram_guesses_what_it_would_write_greedily(order):
+def test_greedy_drafts_of_an_ngram_are_its_greedy_text(order):
     model = NGram(NGramConfig(vocabulary=5, order=order))
     model.observe(Sequences.full(torch.randint(5, (1, 300), generator=torch.Generator().manual_seed(order))))
     model.estimate()
@@ -252,7 +252,7 @@ def test_an_ngram_guesses_what_it_would_write_greedily(order):
     assert [model.greedy_draft(text, 8) for text in texts] == [text.ids for text in written]
 
 
-def test_an_ngram_that_has_counted_more_guesses_anew():
+def test_greedy_drafts_of_an_ngram_follow_new_counts():
     model = NGram(NGramConfig(vocabulary=5, order=2))
     for text, expected in (([1, 2] * 9, 2), ([1, 3] * 99, 3)):
         model.observe(Sequences.full(torch.tensor([text])))
@@ -264,28 +264,28 @@ def test_an_ngram_that_has_counted_more_guesses_anew():
     ("text", "proposal"),
     [
         ([1, 2, 3, 9, 8, 7, 1, 2, 3], [9, 8, 7, 1]),
-        ([1, 2, 3, 9, 4, 2, 3, 5, 1, 2, 3], [9, 4, 2, 3]),  # a longer end is known than the later one, 2 3
-        ([6, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2]),  # in circles
+        ([1, 2, 3, 9, 4, 2, 3, 5, 1, 2, 3], [9, 4, 2, 3]),  # the longest suffix wins over the later 2 3
+        ([6, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2]),  # periodic
         ([5, 5], [5, 5, 5, 5]),
         ([1, 2, 3, 4], []),
         ([], []),
     ],
 )
-def test_the_text_proposes_what_followed_its_longest_known_end(text, proposal):
+def test_lookup_proposes_what_followed_the_longest_repeated_suffix(text, proposal):
     drafter = LookupDrafter(shortest=1)
     drafter.begin(None)
-    drafter.propose([Prefix(0, text[:2])], 4, nothing)  # it reads on from there
+    drafter.propose([Prefix(0, text[:2])], 4, nothing)  # the next call extends it
     assert drafter.propose([Prefix(0, text)], 4, nothing) == [proposal]
 
 
-def test_short_ends_are_not_looked_for():
+def test_short_suffixes_are_ignored():
     drafter = LookupDrafter(shortest=3)
     drafter.begin(None)
     assert drafter.propose([Prefix(0, [1, 2, 9, 1, 2])], 4, nothing) == [[]]
     assert drafter.propose([Prefix(1, [1, 2, 3, 9, 1, 2, 3])], 2, nothing) == [[9, 1]]
 
 
-def test_the_second_drafter_is_asked_where_the_first_says_nothing():
+def test_the_second_drafter_is_used_where_the_first_has_no_proposal():
     model = NGram(NGramConfig(vocabulary=5, order=2))
     model.observe(Sequences.full(torch.tensor([[1, 2, 3, 4, 0] * 9])))
     model.estimate()
@@ -294,7 +294,7 @@ def test_the_second_drafter_is_asked_where_the_first_says_nothing():
     assert drafter.propose([Prefix(0, [1, 0, 4, 1, 0]), Prefix(1, [1, 2])], 2, nothing) == [[4, 1], [3, 4]]
 
 
-def test_a_counted_draft_is_found_again_in_the_cache(tmp_path, monkeypatch):
+def test_an_ngram_draft_model_is_cached(tmp_path, monkeypatch):
     corpus = Corpus.of_tokens([1, 2, 3, 1, 2, 4] * 20, vocabulary=5)
     first = ngram_draft_model(corpus, 5, cache=tmp_path)
     turned = ngram_draft_model(corpus, 5, right_to_left=True, cache=tmp_path)
@@ -306,7 +306,7 @@ def test_a_counted_draft_is_found_again_in_the_cache(tmp_path, monkeypatch):
     assert texts[1][0] in (3, 4)
 
 
-def test_a_damaged_entry_of_the_cache_is_counted_anew(tmp_path):
+def test_a_damaged_cache_entry_is_counted_again(tmp_path):
     corpus = Corpus.of_tokens([1, 2, 3, 1, 2, 4] * 20, vocabulary=5)
     ngram_draft_model(corpus, 5, cache=tmp_path)
     [file] = tmp_path.glob("*/model.safetensors")
@@ -315,11 +315,11 @@ def test_a_damaged_entry_of_the_cache_is_counted_anew(tmp_path):
     assert text.ids == [2]
 
 
-# The block_size
+# The block size
 
 
 def run(block_size, blocks, accuracy, cost, drafting=0.0):
-    """Let a block_size choose, and tell it what came of it; the widths that it chose."""
+    """Simulate blocks and record them; the sizes that were chosen."""
     chosen = []
     random = torch.Generator().manual_seed(0)
     for _ in range(blocks):
@@ -334,7 +334,7 @@ def run(block_size, blocks, accuracy, cost, drafting=0.0):
     return chosen
 
 
-def test_good_guesses_are_made_far_ahead_and_fair_ones_less_far():
+def test_blocks_grow_with_the_acceptance_rate():
     def cost(width):
         return 1.0 if width == 1 else 1.5 + 0.1 * width
 
@@ -346,35 +346,35 @@ def test_good_guesses_are_made_far_ahead_and_fair_ones_less_far():
 @pytest.mark.parametrize(
     ("accuracy", "cost", "drafting"),
     [(0.05, lambda width: 1 + 0.1 * width, 0.0), (0.95, lambda width: width, 0.1), (0.8, lambda width: 1.0, 2.0)],
-    ids=["bad guesses", "a block costs what its tokens cost", "dear guesses"],
+    ids=["low acceptance", "a block costs what its tokens cost", "expensive drafts"],
 )
-def test_drafting_rests_where_it_does_not_pay_and_is_given_another_chance(accuracy, cost, drafting):
+def test_drafting_pauses_where_it_does_not_pay_off_and_is_tried_again(accuracy, cost, drafting):
     block_size = BlockSize()
     chosen = run(block_size, 600, accuracy, cost, drafting)
     assert chosen.count(1) > 560
     assert any(width > 1 for width in chosen[100:])
     again = run(block_size, 600, 0.99, lambda width: 1.0)
-    assert again[-100:].count(16) > 90  # the text has changed, and guessing pays
+    assert again[-100:].count(16) > 90  # the text has changed, and drafting pays off
 
 
-def test_what_trying_costs_is_little_where_a_block_costs_what_its_tokens_cost():
-    """As in a large batch, which has the processor's full attention without guesses."""
+def test_exploration_costs_little_where_blocks_save_nothing():
+    """As in a large batch, which uses the processor fully without drafts."""
     spent, written = 0, 0
     for width in run(BlockSize(), 200, 0.4, lambda width: width):
         spent += width
-        written += 1 + (width > 1)  # one guess is right in the blocks that have some, or nearly
+        written += 1 + (width > 1)  # about one accepted token per drafted block
     assert spent < 1.1 * written
 
 
-def test_one_slow_measurement_does_not_decide():
+def test_one_slow_measurement_has_no_lasting_effect():
     block_size = BlockSize()
     slow = itertools.count()
     chosen = run(block_size, 300, 0.98, lambda width: 50.0 if width == 16 and next(slow) == 0 else 1.0)
     assert chosen[-50:].count(16) > 40
 
 
-def test_where_guesses_do_not_pay_hardly_any_are_made(recurrent, monkeypatch):
-    """Through the decoder: the drafter is always wrong, and a block takes the time of its tokens."""
+def test_few_tokens_are_drafted_where_drafting_does_not_pay_off(recurrent, monkeypatch):
+    """Through the decoder: all draft tokens are wrong, and a block takes the time of its tokens."""
     [plain] = generate_tokens(recurrent, [[1]], length=300, sampling=GREEDY, seeds=[0])
     tokens_read, extend = 0, recurrent.extend
 

@@ -1,4 +1,4 @@
-"""The exact best sequence of a first-order model, and the best span of a passage."""
+"""Viterbi search of first-order models, and the best span of a passage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = Sequences(torch.tensor([[1, 2, 0, 3, 0, 4], [5, 0, 1, 0, 0, 0], [2, 3, 
 
 @torch.no_grad()
 def unequal(seed: int) -> Tagger:
-    """A tagger that is so sure of what follows a tag that its first choices can lead it astray."""
+    """A tagger with strong transitions, so that greedy choices can be wrong."""
     model = tiny_model("tagger", "first order", seed=seed)
     assert isinstance(model, Tagger)
     model.from_tags.weight.mul_(4)
@@ -29,7 +29,7 @@ def unequal(seed: int) -> Tagger:
 
 @torch.no_grad()
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_it_finds_what_exhaustive_search_finds(seed: int) -> None:
+def test_viterbi_equals_exhaustive_search(seed: int) -> None:
     model = unequal(seed)
     lengths = [4, 1, 3]
     found = viterbi(model, lengths, source=SOURCE)
@@ -41,7 +41,7 @@ def test_it_finds_what_exhaustive_search_finds(seed: int) -> None:
         assert best.log_prob == pytest.approx(float(scores.max()), abs=1e-4)
 
 
-def test_greedy_decoding_does_not_always_find_it() -> None:
+def test_greedy_decoding_can_be_worse_than_viterbi() -> None:
     model = unequal(1)
     random = torch.Generator().manual_seed(0)
     source = Sequences.full(torch.randint(6, (40, 9), generator=random))
@@ -53,7 +53,7 @@ def test_greedy_decoding_does_not_always_find_it() -> None:
 
 
 @torch.no_grad()
-def test_it_serves_any_model_of_first_order() -> None:
+def test_viterbi_works_for_any_first_order_model() -> None:
     model = tiny_model("finite_memory", "markov")
     [best] = viterbi(model, [4])
     every = torch.tensor(list(itertools.product(range(model.vocabulary), repeat=4)))
@@ -64,14 +64,14 @@ def test_it_serves_any_model_of_first_order() -> None:
 @pytest.mark.parametrize(
     ("family", "variant"), [("tagger", "recurrent"), ("recurrent", "lstm"), ("finite_memory", "several")]
 )
-def test_a_longer_memory_is_refused(family: str, variant: str) -> None:
+def test_a_longer_receptive_field_is_refused(family: str, variant: str) -> None:
     source = SOURCE if family == "tagger" else None
     with pytest.raises(DecodingError, match="needs a first-order model"):
         viterbi(tiny_model(family, variant), [2] * 3, source=source)
 
 
 @torch.no_grad()
-def test_the_best_span_is_that_of_exhaustive_search() -> None:
+def test_the_best_span_equals_exhaustive_search() -> None:
     model = tiny_model("reader", "words", vocabulary=7, seed=3)
     source = Sequences(torch.tensor([[1, 2, 0, 3, 5, 4], [5, 0, 1, 0, 0, 0]]), torch.tensor([6, 3]))
     found = best_spans(model, source, width=6)

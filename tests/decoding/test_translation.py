@@ -28,12 +28,12 @@ SHORT = Search(beam=3, n_best=3, growth=1.0, slack=3)
 
 
 def random_model(family, variant, seed=3):
-    """Large random weights in float64, so that no prediction is a close call."""
+    """Large random weights in float64, so that there are no near ties."""
     model = tiny_model(family, variant).double().eval()
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    model.tokens.bias.data[EOS] -= 3.0  # so that translations become a few tokens long
+    model.tokens.bias.data[EOS] -= 3.0  # makes translations longer
     return model
 
 
@@ -75,7 +75,7 @@ def test_a_beam_as_wide_as_all_translations_is_exhaustive_search(model, normalis
 
 @pytest.mark.parametrize("search", [SHORT, Search(beam=1), Search(beam=4, n_best=2, length_penalty=0.0)])
 @pytest.mark.parametrize("batch", [1, 2, 6])
-def test_a_batch_of_sources_gives_what_each_gives_alone_and_in_their_order(model, search, batch):
+def test_a_batch_of_sources_gives_what_each_gives_by_itself_in_order(model, search, batch):
     together = decode_sources(model, SOURCES, search, batch=batch)
     for source, found in zip(SOURCES, together, strict=True):
         assert_same(found, decode_sources(model, [source], search)[0])
@@ -91,7 +91,7 @@ def test_scores_and_log_probs_are_those_of_the_model(model):
             assert one.score == pytest.approx(one.log_prob / len(written))
 
 
-def test_a_translation_that_ended_comes_before_one_that_was_cut(model):
+def test_finished_translations_rank_before_cut_ones(model):
     for found in decode_sources(model, SOURCES, Search(beam=5, n_best=5, growth=0.0, slack=2)):
         cut = [one.finished == "length" for one in found]
         assert cut == sorted(cut)
@@ -109,15 +109,15 @@ def test_the_limit_grows_with_the_source_and_stays_within_the_context(attentive)
     assert (len(long.ids), long.finished) == (attentive.context, "length")
 
 
-def test_the_normaliser_of_wu_is_gentler_with_short_translations():
+def test_the_normaliser_of_wu_is_weaker_for_short_translations():
     assert wu(1, 0.6) == 1.0
     assert wu(7, 1.0) == pytest.approx(2.0)
     assert power(7, 1.0) == 7.0
     assert power(7, 0.0) == wu(7, 0.0) == 1.0
 
 
-def test_the_search_needs_no_cache_and_changes_nothing_that_it_was_given(model):
-    """Without a cache the source itself is in the state, whose rows the search moves in place."""
+def test_the_search_works_without_a_cache_and_leaves_its_source_unchanged(model):
+    """Without a cache the source is part of the state, whose rows the search copies in place."""
     source = Sequences.pack(SOURCES, model.device)
     before = source.ids.clone(), source.lengths.clone()
     found = [
@@ -130,7 +130,7 @@ def test_the_search_needs_no_cache_and_changes_nothing_that_it_was_given(model):
     assert source.lengths.equal(before[1])
 
 
-def test_suppressed_ids_stay_out_of_translations(model):
+def test_suppressed_ids_are_never_generated(model):
     for found in decode_sources(model, SOURCES, SHORT, suppress=[1, 2]):
         assert all(not {1, 2} & {*one.ids} for one in found)
 
@@ -142,7 +142,7 @@ def test_groups_are_of_similar_length_and_bounded():
     assert [[lengths[index] for index in group] for group in groups] == [[1, 1], [5, 5], [9], [30]]
 
 
-def test_a_language_model_is_refused_in_one_line():
+def test_a_language_model_is_refused():
     with pytest.raises(DecodingError, match="language model, which has no source to translate"):
         decode_sources(tiny_model("recurrent"), [[1, 0]], Search())
 
@@ -157,7 +157,7 @@ def test_lengths_that_do_not_match_the_prompts_are_refused(attentive):
         beam_search(attentive, [[], []], width=1, length=[3], source=Sequences.pack(SOURCES[:2], attentive.device))
 
 
-def test_what_does_not_fit_into_the_model_has_no_probability(attentive):
+def test_pairs_beyond_the_context_have_probability_zero(attentive):
     sources, targets = [[1, 0], [1] * 20 + [0], [1, 0]], [[2, 0], [2, 0], [2] * 20 + [0]]
     fits, long_source, long_target = log_probs(attentive, sources, targets)
     assert fits == pytest.approx(log_prob(attentive, [1, 0], [2, 0]))
@@ -167,7 +167,7 @@ def test_what_does_not_fit_into_the_model_has_no_probability(attentive):
 # Attention
 
 
-def test_coverage_is_zero_where_all_was_looked_at_and_lower_the_more_was_left_out():
+def test_coverage_is_zero_for_full_attention_and_lower_otherwise():
     full = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
     half = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     none = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
@@ -177,7 +177,7 @@ def test_coverage_is_zero_where_all_was_looked_at_and_lower_the_more_was_left_ou
     assert coverage(none, 1) == 0.0
 
 
-def test_the_coverage_penalty_ranks_all_that_was_found_by_score_and_coverage(attentive):
+def test_the_coverage_penalty_ranks_all_hypotheses_by_score_and_coverage(attentive):
     plain = Search(beam=5, n_best=5, growth=1.0, slack=4)
     weighted = plain.model_copy(update={"coverage_penalty": 2.0})
     results = zip(
@@ -203,7 +203,7 @@ def test_coverage_of_a_translation_that_fills_the_context_is_no_error(attentive)
     assert len(found.ids) == attentive.context
 
 
-def test_a_model_without_attention_says_so():
+def test_a_model_without_cross_attention_is_refused():
     model = random_model("seq2seq", "plain")
     with pytest.raises(DecodingError, match="attention"):
         decode_sources(model, SOURCES, Search(coverage_penalty=1.0))
@@ -224,12 +224,12 @@ def test_a_model_without_attention_says_so():
         ("", [], []),
     ],
 )
-def test_the_text_of_unknown_tokens_lies_between_the_known_ones(text, pieces, wanted):
+def test_surface_forms_of_unknown_tokens_are_the_text_between_known_ones(text, pieces, wanted):
     assert surface_forms(text, pieces) == wanted
 
 
-def test_an_unknown_word_becomes_the_source_word_that_it_looked_at_most():
-    weights = torch.tensor([[0.1, 0.2, 0.7], [0.2, 0.5, 0.3], [0.0, 0.1, 0.9]])  # the last column: EOS of the source
+def test_an_unknown_word_becomes_the_source_word_with_the_most_attention():
+    weights = torch.tensor([[0.1, 0.2, 0.7], [0.2, 0.5, 0.3], [0.0, 0.1, 0.9]])  # last column: source EOS
     text = replace_unknown(["der", " \ufffd", " \ufffd"], [False, True, True], ["the", "Zorg"], weights)
     assert text == "der Zorg Zorg"
     assert replace_unknown(["\ufffd"], [False], ["the"], weights) == "\ufffd"
@@ -245,7 +245,7 @@ def translator(model, normalise=str):
     return Translator(model, SOURCE_WORDS, TARGET_WORDS, normalise)
 
 
-def test_every_text_keeps_its_place_whatever_it_is(attentive):
+def test_results_are_in_the_order_of_the_texts(attentive):
     texts = ["a b", "", "c d a", "  ", "a " * 5000, "b"]
     found = translator(attentive).translate_texts(texts, Search(beam=2, slack=4), batch=2)
     assert [results[0].finished for results in found][1::2] == ["empty", "empty", "eos"]
@@ -255,17 +255,17 @@ def test_every_text_keeps_its_place_whatever_it_is(attentive):
     assert found[2][0].log_prob == pytest.approx(alone[0][0].log_prob)
 
 
-def test_the_longest_text_to_be_translated_can_be_set(attentive):
+def test_the_maximum_source_length_can_be_set(attentive):
     [[short], [long]] = translator(attentive).translate_texts(["a", "a b"], Search(), longest=2)
     assert (short.is_untranslated, long.is_untranslated) == (False, True)
 
 
-def test_the_source_is_normalised_as_the_training_text_was(attentive):
+def test_the_source_is_normalised_as_in_training(attentive):
     plain, lower = translator(attentive), translator(attentive, str.lower)
     assert lower.translate_texts(["A B"], Search()) == plain.translate_texts(["a b"], Search())
 
 
-def test_unknown_words_are_never_written_unless_they_are_to_be_copied(attentive):
+def test_unknown_words_are_suppressed_unless_they_are_copied(attentive):
     attentive.tokens.bias.data[1] = 50.0
     attentive.tokens.bias.data[EOS] = 40.0
     [[plain]] = translator(attentive).translate_texts(["a Zorg"], Search(beam=1, growth=0.0, slack=3))
@@ -292,7 +292,7 @@ def test_streaming_keeps_the_order_and_buffers_no_more_than_a_window(attentive):
     assert seen == [2, 1, 2]
 
 
-def test_the_map_of_a_pair_has_its_tokens_on_both_axes(attentive):
+def test_an_alignment_has_the_tokens_of_both_texts(attentive):
     found = translator(attentive).align("a Zorg c", "x y")
     assert found.source == ["a", " \ufffd", " c", ""]
     assert found.target == ["x", " y", ""]
@@ -301,13 +301,13 @@ def test_the_map_of_a_pair_has_its_tokens_on_both_axes(attentive):
 
 
 class RightToLeft(Transformer, Composite):
-    """A model that was trained on translations from their end to their start."""
+    """A right-to-left model."""
 
     components = ()
     backwards = True
 
 
-def test_what_is_written_from_right_to_left_is_read_from_left_to_right(attentive):
+def test_texts_of_a_right_to_left_model_are_in_reading_order(attentive):
     backwards = RightToLeft(attentive.config).double().eval()
     backwards.load_state_dict(attentive.state_dict())
     forth, back = translator(attentive), translator(backwards)
@@ -325,7 +325,7 @@ def test_what_is_written_from_right_to_left_is_read_from_left_to_right(attentive
 # Agreement
 
 
-def test_agreement_ranks_what_either_finds_by_the_mean_of_both():
+def test_agreement_ranks_the_candidates_of_both_models_by_their_mean_score():
     one = translator(random_model("transformer", "rotary", seed=1))
     other = translator(random_model("seq2seq", "attention", seed=2))
     texts = ["a b c", "d", "", "c c"]

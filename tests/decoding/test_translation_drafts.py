@@ -1,4 +1,4 @@
-"""A draft makes greedy translation faster, and changes nothing else."""
+"""Speculative decoding of translations equals greedy search."""
 
 import random
 
@@ -17,7 +17,7 @@ EOS = 0
 GREEDY = Search(beam=1, growth=2.0, slack=6)
 DRAW = random.Random(7)
 SOURCES = [[*(DRAW.randint(1, 5) for _ in range(DRAW.randint(0, 7))), EOS] for _ in range(60)]
-MODELS = {  # family, variant, seed, and how much likelier EOS is made: some texts end, others are cut
+MODELS = {  # family, variant, seed, and a bias of EOS: some texts end, others are cut
     "hybrid": ("hybrid", "gated", 6, -2.0),
     "hybrid with a short plan": ("hybrid", "short plan", 6, -2.0),
     "transformer": ("transformer", "rotary", 3, -2.0),
@@ -33,7 +33,7 @@ PAIRS = [
 
 
 def random_model(name):
-    """Large random weights in float64, so that no prediction is a close call."""
+    """Large random weights in float64, so that there are no near ties."""
     family, variant, seed, ease = MODELS[name]
     model = tiny_model(family, variant).double().eval()
     generator = torch.Generator().manual_seed(seed)
@@ -45,7 +45,7 @@ def random_model(name):
 
 @pytest.fixture(params=PAIRS, ids=" by ".join)
 def pair(request):
-    """A model, and who guesses for it."""
+    """A model and its drafter."""
     name, draft = request.param
     model = random_model(name)
     return model, LookaheadDrafter(model) if draft == "self" else ModelDrafter(random_model(draft))
@@ -53,7 +53,7 @@ def pair(request):
 
 @pytest.fixture
 def always_guessing(monkeypatch):
-    """Blocks of four tokens, whatever they cost."""
+    """Blocks of four tokens."""
     monkeypatch.setattr("chainrule.decoding.translation.BlockSize", lambda: FixedBlockSize(4))
 
 
@@ -65,7 +65,7 @@ def assert_same(ours, theirs):
 
 @pytest.mark.usefixtures("always_guessing")
 @pytest.mark.parametrize("batch", [1, 5, 60])
-def test_every_token_is_that_of_greedy_search_alone_and_in_batches(pair, batch):
+def test_every_token_is_that_of_greedy_search_in_any_batch(pair, batch):
     model, draft = pair
     plain = decode_sources(model, SOURCES, GREEDY, suppress=[1], batch=60)
     assert {found[0].finished for found in plain} == {"eos", "length"}
@@ -73,14 +73,14 @@ def test_every_token_is_that_of_greedy_search_alone_and_in_batches(pair, batch):
     assert_same(decode_sources(model, SOURCES, GREEDY, suppress=[1], batch=batch, draft=draft), plain)
 
 
-def test_how_far_is_guessed_ahead_changes_nothing(pair):
+def test_the_block_size_does_not_change_the_result(pair):
     model, draft = pair
     assert_same(decode_sources(model, SOURCES, GREEDY, draft=draft), decode_sources(model, SOURCES, GREEDY))
 
 
 @pytest.mark.usefixtures("always_guessing")
-def test_guesses_save_readings_of_the_model(monkeypatch):
-    """Where the drafter is the model itself, every guess is right."""
+def test_accepted_draft_tokens_save_model_calls(monkeypatch):
+    """If the drafter is the model itself, every draft token is accepted."""
     model, twin = (random_model("seq2seq") for _ in range(2))
     for endless in (model, twin):
         endless.tokens.bias.data[EOS] = -1e9
@@ -99,7 +99,7 @@ def test_guesses_save_readings_of_the_model(monkeypatch):
 
 
 @pytest.mark.usefixtures("always_guessing")
-def test_what_attention_has_left_out_counts_with_a_draft_too():
+def test_the_coverage_penalty_works_with_a_draft():
     model = random_model("hybrid")
     short = Search(beam=1, growth=0.0, slack=2)  # too short to cover a source
     search = short.model_copy(update={"coverage_penalty": 0.4})
@@ -109,7 +109,7 @@ def test_what_attention_has_left_out_counts_with_a_draft_too():
     assert any(one[0].score < other[0].score for one, other in zip(drafted, uncovered, strict=True))
 
 
-def test_a_beam_and_a_parallel_model_have_no_use_for_a_draft():
+def test_a_draft_with_a_beam_or_a_parallel_model_is_refused():
     model = random_model("hybrid")
     with pytest.raises(DecodingError, match="the beam width is 5; set the beam width to 1"):
         decode_sources(model, SOURCES, Search(), draft=LookaheadDrafter(model))

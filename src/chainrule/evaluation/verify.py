@@ -1,6 +1,6 @@
 """The properties that every autoregressive model must have, as checks.
 
-Each check takes a `Subject` and raises `CheckFailed` with one sentence, or `NotApplicable` with a reason. Checks run
+Each check takes a `CheckSubject` and raises `CheckFailed` with one sentence, or `NotApplicable` with a reason. They run
 in float64, so that a tolerance of 1e-9 separates a bug from rounding. `chainrule verify RUN` runs them on a user's
 checkpoint; `testing.check_model` runs them on every family, with a few more that train a model of their own.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -42,7 +42,7 @@ class NotApplicable(Exception):
 
 
 @dataclass
-class Subject:
+class CheckSubject:
     """A model under test, and random sequences, with sources if the model needs them."""
 
     model: AutoregressiveModel
@@ -95,7 +95,7 @@ class Subject:
         return torch.randint(self.model.vocabulary, shape, generator=random).to(self.model.device)
 
 
-Check = Callable[[Subject], None]
+Check = Callable[[CheckSubject], None]
 SubjectT = TypeVar("SubjectT")
 
 
@@ -112,7 +112,7 @@ def require_close(found: Tensor, expected: Tensor, message: str, tolerance: floa
 
 
 @torch.no_grad()
-def logits_have_the_right_shape(subject: Subject) -> None:
+def logits_have_the_right_shape(subject: CheckSubject) -> None:
     """(B, T, V) without NaN or +∞, and (B, 1, V) at the start."""
     logits = subject.model.logits(subject.batch)
     require(
@@ -126,7 +126,7 @@ def logits_have_the_right_shape(subject: Subject) -> None:
 
 
 @torch.no_grad()
-def probabilities_sum_to_one(subject: Subject) -> None:
+def probabilities_sum_to_one(subject: CheckSubject) -> None:
     """Sum over all sequences of the greatest length that can be enumerated."""
     model = subject.model
     length = 1
@@ -142,7 +142,7 @@ def probabilities_sum_to_one(subject: Subject) -> None:
 
 
 @torch.no_grad()
-def predictions_ignore_the_future(subject: Subject) -> None:
+def predictions_ignore_the_future(subject: CheckSubject) -> None:
     """Changing the tokens from t on does not change the predictions up to t."""
     logits = subject.model.logits(subject.full)
     other = (subject.full.target.ids + 1 + subject.ids(subject.rows, subject.length) // 2) % subject.model.vocabulary
@@ -153,7 +153,7 @@ def predictions_ignore_the_future(subject: Subject) -> None:
         require_close(found[:, : edge + 1], logits[:, : edge + 1], f"tokens from {edge} on change earlier predictions")
 
 
-def no_gradient_reaches_the_future(subject: Subject) -> None:
+def no_gradient_reaches_the_future(subject: CheckSubject) -> None:
     """The prediction at t has a zero derivative with respect to inputs after t, and not to all earlier ones."""
     model = subject.model
     with torch.enable_grad(), _Embedded() as inputs:
@@ -189,7 +189,7 @@ class _Embedded(TorchFunctionMode):
 
 
 @torch.no_grad()
-def chunked_decoding_equals_the_full_pass(subject: Subject) -> None:
+def chunked_decoding_equals_the_full_pass(subject: CheckSubject) -> None:
     """`extend` in chunks of any size equals `logits`, and so does the reference without a cache."""
     whole = subject.model.logits(subject.full)
     ids = subject.full.target.ids[:, :-1]
@@ -208,7 +208,7 @@ def chunked_decoding_equals_the_full_pass(subject: Subject) -> None:
 
 
 @torch.no_grad()
-def padding_does_not_matter(subject: Subject) -> None:
+def padding_does_not_matter(subject: CheckSubject) -> None:
     """Neither the ids past a row's length nor their number change a score."""
     model, (target, source) = subject.model, subject.batch
     expected = model.token_log_probs(subject.batch)
@@ -221,7 +221,7 @@ def padding_does_not_matter(subject: Subject) -> None:
 
 
 @torch.no_grad()
-def rows_are_independent(subject: Subject) -> None:
+def rows_are_independent(subject: CheckSubject) -> None:
     """A single row scores as it does in a batch, and the order of rows does not matter."""
     model, target = subject.model, subject.batch.target
     expected = model.token_log_probs(subject.batch)
@@ -236,7 +236,7 @@ def rows_are_independent(subject: Subject) -> None:
 
 
 @torch.no_grad()
-def states_can_be_merged_and_selected(subject: Subject) -> None:
+def states_can_be_merged_and_selected(subject: CheckSubject) -> None:
     """Rows at different positions, merged and reordered, continue as each does by itself."""
     model = subject.model
     if subject.length < 4:
@@ -256,27 +256,27 @@ def states_can_be_merged_and_selected(subject: Subject) -> None:
 
 
 @torch.no_grad()
-def saving_and_loading_is_bit_exact(subject: Subject) -> None:
+def saving_and_loading_is_bit_exact(subject: CheckSubject) -> None:
     """Weights saved and loaded give the same predictions to the last bit."""
     model = subject.model
     expected = model.logits(subject.batch)
-    found = saved_and_read(model, subject.seed).logits(subject.batch)
+    found = saved_and_loaded(model, subject.seed).logits(subject.batch)
     require(torch.equal(found, expected), "a model that was saved and loaded predicts differently")
 
 
-def saved_and_read(model: ModelT, seed: int) -> ModelT:
+def saved_and_loaded(model: ModelT, seed: int) -> ModelT:
     """A model initialised with another seed, with the weights loaded from a file that `model` was saved to."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 17)
-        blank = type(model)(model.config).double().eval()
+        restored = type(model)(model.config).double().eval()
     with tempfile.TemporaryDirectory() as name:
         folder = RunFolder(Path(name))
         folder.write_weights(model)
-        folder.read_weights(blank)
-    return blank.to(model.device)
+        folder.read_weights(restored)
+    return restored.to(model.device)
 
 
-def beam_of_width_one_is_greedy(subject: Subject) -> None:
+def beam_of_width_one_is_greedy(subject: CheckSubject) -> None:
     """Beam search with one hypothesis is greedy decoding."""
     length = min(6, subject.length)
     prompts = [subject.ids(count, seed=count).tolist() for count in (0, 1, 2)]
@@ -291,7 +291,7 @@ def beam_of_width_one_is_greedy(subject: Subject) -> None:
         )
 
 
-def batched_decoding_equals_single_row_decoding(subject: Subject) -> None:
+def batched_decoding_equals_single_row_decoding(subject: CheckSubject) -> None:
     """Prompts of different lengths decoded in one batch give the texts that each gives by itself."""
     length = min(6, subject.length)
     prompts = [subject.ids(count, seed=count).tolist() for count in (2, 0, 3, 1)]
@@ -315,7 +315,7 @@ def batched_decoding_equals_single_row_decoding(subject: Subject) -> None:
         )
 
 
-def beam_of_full_width_is_exhaustive(subject: Subject) -> None:
+def beam_of_full_width_is_exhaustive(subject: CheckSubject) -> None:
     """A beam as wide as the number of sequences finds the most probable one."""
     model = subject.model
     length = min(3, subject.length)
@@ -329,18 +329,30 @@ def beam_of_full_width_is_exhaustive(subject: Subject) -> None:
     require(abs(float(scores.max()) - best.log_prob) < 1e-6, "a beam of full width misses the most probable sequence")
 
 
+def repadded(model: Conditional, source: Sequences) -> Iterator[tuple[Sequences, str]]:
+    """The same sources with other ids in their padding and with more padding."""
+    noise = torch.where(source.mask, source.ids, (source.ids + 1) % model.source_vocabulary)
+    room = (model.source_context or torch.inf) - source.ids.shape[1]
+    wider = F.pad(source.ids, (0, int(min(3, room))))
+    for ids, what in ((noise, "the padding of a source"), (wider, "more padding of a source")):
+        yield Sequences(ids, source.lengths), what
+
+
+def other_source(model: Conditional, source: Sequences) -> Sequences:
+    """Sources of the same lengths that differ in every token."""
+    if model.source_vocabulary == 1:
+        raise NotApplicable("with a source vocabulary of one token there is no other source")
+    return Sequences((source.ids + 1) % model.source_vocabulary, source.lengths)
+
+
 @torch.no_grad()
-def padding_of_the_source_does_not_matter(subject: Subject) -> None:
+def padding_of_the_source_does_not_matter(subject: CheckSubject) -> None:
     """Neither the ids past a source's length nor their number change a prediction."""
     model, (target, source) = subject.model, subject.batch
     if not isinstance(model, Conditional) or source is None:
         raise NotApplicable("the model has no source")
     expected, first = model.token_log_probs(subject.batch), model.start(source).logits
-    noise = torch.where(source.mask, source.ids, (source.ids + 1) % model.source_vocabulary)
-    room = (model.source_context or torch.inf) - source.ids.shape[1]
-    wider = F.pad(source.ids, (0, int(min(3, room))))
-    for ids, what in ((noise, "the padding of a source"), (wider, "more padding of a source")):
-        padded = Sequences(ids, source.lengths)
+    for padded, what in repadded(model, source):
         require_close(model.token_log_probs(Batch(target, padded)), expected, f"{what} changes the score")
         require_close(model.start(padded).logits, first, f"{what} changes the first prediction")
     for row, length in enumerate(source.lengths.tolist()):
@@ -351,17 +363,15 @@ def padding_of_the_source_does_not_matter(subject: Subject) -> None:
 
 
 @torch.no_grad()
-def the_source_matters(subject: Subject) -> None:
+def the_source_matters(subject: CheckSubject) -> None:
     """In every row another source gives another score."""
     model, (target, source) = subject.model, subject.batch
     if not isinstance(model, Conditional) or source is None:
         raise NotApplicable("the model has no source")
-    if model.source_vocabulary == 1:
-        raise NotApplicable("with a source vocabulary of one token there is no other source")
-    other = Sequences((source.ids + 1) % model.source_vocabulary, source.lengths)
+    other = other_source(model, source)
     change = model.token_log_probs(Batch(target, other)) - model.token_log_probs(subject.batch)
-    for row, most in enumerate(change.abs().amax(1).tolist()):
-        require(most > TOLERANCE, f"another source does not change the score of row {row}")
+    for row, largest in enumerate(change.abs().amax(1).tolist()):
+        require(largest > TOLERANCE, f"another source does not change the score of row {row}")
 
 
 CHECKS: Mapping[str, Check] = {
@@ -395,7 +405,7 @@ class Finding(NamedTuple):
 
 def verify(model: AutoregressiveModel, *, checks: Mapping[str, Check] = CHECKS, seed: int = 0) -> list[Finding]:
     """Run every check and return all results."""
-    return findings(checks, lambda: Subject(model, seed=seed), model.check_exceptions)
+    return findings(checks, lambda: CheckSubject(model, seed=seed), model.check_exceptions)
 
 
 def findings(

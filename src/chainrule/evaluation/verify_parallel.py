@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 
 from chainrule.evaluation.verify import (
     ENUMERATED,
@@ -20,9 +19,11 @@ from chainrule.evaluation.verify import (
     Finding,
     NotApplicable,
     findings,
+    other_source,
+    repadded,
     require,
     require_close,
-    saved_and_read,
+    saved_and_loaded,
 )
 from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput
 from chainrule.types import Batch, Sequences
@@ -31,7 +32,7 @@ EOS = 0
 
 
 @dataclass
-class ParallelSubject:
+class ParallelCheckSubject:
     """A model under test, and random pairs with sources from the maximum length down to one token."""
 
     model: ParallelModel
@@ -62,8 +63,8 @@ class ParallelSubject:
         chosen = torch.tensor(list(rows), device=self.model.device)
         return Batch(*(Sequences(side.ids[chosen], side.lengths[chosen]) for side in (self.batch.target, self.source)))
 
-    def efforts(self) -> list[DecodingBudget]:
-        """As little as possible, and what is usual."""
+    def budgets(self) -> list[DecodingBudget]:
+        """The smallest and the default budget."""
         return list(dict.fromkeys([DecodingBudget(), self.model.default_budget]))
 
     def generate(self, source: Sequences | None, budget: DecodingBudget) -> list[ParallelOutput]:
@@ -71,7 +72,7 @@ class ParallelSubject:
         return self.model.generate(source, budget, eos=EOS)
 
 
-ParallelCheck = Callable[[ParallelSubject], None]
+ParallelCheck = Callable[[ParallelCheckSubject], None]
 
 
 def require_same(found: list[ParallelOutput], expected: list[ParallelOutput], message: str) -> None:
@@ -83,12 +84,12 @@ def require_same(found: list[ParallelOutput], expected: list[ParallelOutput], me
 
 
 @torch.no_grad()
-def probabilities_sum_to_at_most_one(subject: ParallelSubject) -> None:
+def probabilities_sum_to_at_most_one(subject: ParallelCheckSubject) -> None:
     """Sum over all targets that can be enumerated, given one source."""
     model, total, length = subject.model, 0.0, 1
-    words = range(1, model.vocabulary)
-    while len(words) ** (length - 1) <= ENUMERATED and length <= min(subject.longest, model.context or length):
-        every = [[*ids, EOS] for ids in itertools.product(words, repeat=length - 1)]
+    tokens = range(1, model.vocabulary)
+    while len(tokens) ** (length - 1) <= ENUMERATED and length <= min(subject.longest, model.context or length):
+        every = [[*ids, EOS] for ids in itertools.product(tokens, repeat=length - 1)]
         source = subject.pairs([1] * len(every)).source
         nats = model.log_prob(Batch(Sequences.full(torch.tensor(every, device=model.device)), source))
         require(not bool(nats.isnan().any()) and bool((nats <= TOLERANCE).all()), "a log-probability is above 0")
@@ -98,40 +99,36 @@ def probabilities_sum_to_at_most_one(subject: ParallelSubject) -> None:
 
 
 @torch.no_grad()
-def padding_does_not_matter(subject: ParallelSubject) -> None:
+def padding_does_not_matter(subject: ParallelCheckSubject) -> None:
     """Neither the ids past the length of a source or target nor their number change a score or an output."""
     model, (target, _), source = subject.model, subject.batch, subject.source
     expected = model.log_prob(subject.batch)
     other = (target.ids + 1) % model.vocabulary
     noisy = Sequences(torch.where(target.mask, target.ids, other), target.lengths)
     require_close(model.log_prob(Batch(noisy, source)), expected, "the ids in the padding change the score")
-    noise = torch.where(source.mask, source.ids, (source.ids + 1) % model.source_vocabulary)
-    room = (model.source_context or torch.inf) - source.ids.shape[1]
-    wider = F.pad(source.ids, (0, int(min(3, room))))
-    for ids, what in ((noise, "the padding of a source"), (wider, "more padding of a source")):
-        padded = Sequences(ids, source.lengths)
+    for padded, what in repadded(model, source):
         require_close(model.log_prob(Batch(target, padded)), expected, f"{what} changes the score")
-        for budget in subject.efforts():
+        for budget in subject.budgets():
             require_same(
-                subject.generate(padded, budget), subject.generate(source, budget), f"{what} changes the target"
+                subject.generate(padded, budget), subject.generate(source, budget), f"{what} changes the output"
             )
 
 
 @torch.no_grad()
-def rows_are_independent(subject: ParallelSubject) -> None:
+def rows_are_independent(subject: ParallelCheckSubject) -> None:
     """A single row has the score and output that it has in a batch, in any order of rows."""
     model, expected = subject.model, subject.model.log_prob(subject.batch)
-    backwards = list(range(subject.rows - 1, -1, -1))
-    for budget in subject.efforts():
-        written = subject.generate(subject.source, budget)
-        for rows in (*([row] for row in range(subject.rows)), backwards):
+    reversed_rows = list(range(subject.rows - 1, -1, -1))
+    for budget in subject.budgets():
+        outputs = subject.generate(subject.source, budget)
+        for rows in (*([row] for row in range(subject.rows)), reversed_rows):
             pairs = subject.pairs(rows)
             assert pairs.source is not None
             source = _narrow(pairs.source)
             found = model.log_prob(Batch(_narrow(pairs.target), source))
             require_close(found, expected[rows], "a row scores differently in another batch")
             again = subject.generate(source, budget)
-            require_same(again, [written[row] for row in rows], "a row has another output in another batch")
+            require_same(again, [outputs[row] for row in rows], "a row has another output in another batch")
 
 
 def _narrow(sequences: Sequences) -> Sequences:
@@ -140,52 +137,50 @@ def _narrow(sequences: Sequences) -> Sequences:
 
 
 @torch.no_grad()
-def reported_log_probs_are_lower_bounds(subject: ParallelSubject) -> None:
+def reported_log_probs_are_lower_bounds(subject: ParallelCheckSubject) -> None:
     """In one pass the choices made are one of the alignments of the target, so its log P is at least theirs."""
-    for row, written in enumerate(subject.generate(subject.source, DecodingBudget())):
-        if not written.ids:
+    for row, output in enumerate(subject.generate(subject.source, DecodingBudget())):
+        if not output.ids:
             continue
         pairs = subject.pairs([row])
-        target = Sequences.full(torch.tensor([written.ids], device=subject.model.device))
+        target = Sequences.full(torch.tensor([output.ids], device=subject.model.device))
         nats = float(subject.model.log_prob(Batch(target, pairs.source)))
-        require(nats >= written.log_prob - TOLERANCE, f"{written.ids} has {nats} nats, said to have {written.log_prob}")
+        require(nats >= output.log_prob - TOLERANCE, f"{output.ids} has log P = {nats}, reported {output.log_prob}")
 
 
 @torch.no_grad()
-def suppressed_tokens_are_never_generated(subject: ParallelSubject) -> None:
+def suppressed_tokens_are_never_generated(subject: ParallelCheckSubject) -> None:
     """Not even those that were generated before they were suppressed."""
     if subject.model.vocabulary < 3:
         raise NotApplicable("with a vocabulary of two tokens there is no alternative")
     budget = subject.model.default_budget
-    written = {token for one in subject.generate(subject.source, budget) for token in one.ids}
-    banned = sorted(written)[: subject.model.vocabulary - 1]
+    generated = {token for one in subject.generate(subject.source, budget) for token in one.ids}
+    banned = sorted(generated)[: subject.model.vocabulary - 1]
     again = subject.model.generate(subject.source, budget, eos=EOS, suppress=banned)
     require(not any(token in banned for one in again for token in one.ids), "a suppressed token was generated")
 
 
 @torch.no_grad()
-def the_source_matters(subject: ParallelSubject) -> None:
+def the_source_matters(subject: ParallelCheckSubject) -> None:
     """In every row another source gives another score."""
     model, source = subject.model, subject.source
-    if model.source_vocabulary == 1:
-        raise NotApplicable("with a source vocabulary of one token there is no other source")
-    other = Sequences((source.ids + 1) % model.source_vocabulary, source.lengths)
+    other = other_source(model, source)
     change = model.log_prob(Batch(subject.batch.target, other)) - model.log_prob(subject.batch)
     for row, nats in enumerate(change.abs().tolist()):
         require(nats > TOLERANCE, f"another source does not change the score of row {row}")
 
 
 @torch.no_grad()
-def saving_and_loading_is_bit_exact(subject: ParallelSubject) -> None:
+def saving_and_loading_is_bit_exact(subject: ParallelCheckSubject) -> None:
     """Weights saved and loaded give the same scores and outputs to the last bit."""
     model = subject.model
     expected = model.log_prob(subject.batch)
-    blank = saved_and_read(model, subject.seed)
+    restored = saved_and_loaded(model, subject.seed)
     require(
-        torch.equal(blank.log_prob(subject.batch), expected), "a model that was saved and loaded scores differently"
+        torch.equal(restored.log_prob(subject.batch), expected), "a model that was saved and loaded scores differently"
     )
     budget = model.default_budget
-    again = blank.generate(subject.source, budget, eos=EOS)
+    again = restored.generate(subject.source, budget, eos=EOS)
     require(
         again == subject.generate(subject.source, budget), "a model that was saved and loaded generates other targets"
     )
@@ -207,4 +202,4 @@ PARALLEL_CHECKS: Mapping[str, ParallelCheck] = {
 
 def verify_parallel(model: ParallelModel, *, seed: int = 0) -> list[Finding]:
     """Run every check and return all results."""
-    return findings(PARALLEL_CHECKS, lambda: ParallelSubject(model, seed=seed), model.check_exceptions)
+    return findings(PARALLEL_CHECKS, lambda: ParallelCheckSubject(model, seed=seed), model.check_exceptions)

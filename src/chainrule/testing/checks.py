@@ -28,9 +28,9 @@ from chainrule.evaluation.verify import (
     CHECKS,
     Check,
     CheckFailed,
+    CheckSubject,
     Finding,
     NotApplicable,
-    Subject,
     SubjectT,
     examine,
     require,
@@ -50,7 +50,7 @@ Build = Callable[[], AutoregressiveModel]
 
 def check_model(build: Build, *, only: str | None = None) -> list[Finding]:
     """Run every check in float64 and return what each found; raise the first failure that is no declared exception."""
-    return run_checks(all_checks(build), lambda: Subject(build()), build().check_exceptions, only)
+    return run_checks(all_checks(build), lambda: CheckSubject(build()), build().check_exceptions, only)
 
 
 def run_checks(
@@ -98,7 +98,7 @@ def float64() -> Iterator[None]:
 @torch.no_grad()
 def building_is_deterministic(build: Build) -> None:
     """Two calls of `build` return equal models, which the checks that build twice rely on."""
-    first, second = Subject(build()), Subject(build())
+    first, second = CheckSubject(build()), CheckSubject(build())
     found = first.model.logits(first.batch)
     require(torch.equal(found, second.model.logits(first.batch)), "`build` returns another model the second time")
 
@@ -116,11 +116,11 @@ def counting_in_chunks_equals_counting_at_once(build: Build) -> None:
     for piece in torch.split(text, [7, 1, 23], dim=1):
         state = halves.observe(Sequences.full(piece), state)
     halves.estimate()
-    batch = Subject(build()).batch
+    batch = CheckSubject(build()).batch
     require_close(halves.logits(batch), whole.logits(batch), "counting in chunks differs from counting at once")
 
 
-def speculative_decoding_is_exact(subject: Subject) -> None:
+def speculative_decoding_is_exact(subject: CheckSubject) -> None:
     """Speculative decoding writes what plain decoding writes, whether the guesses are all right or mostly wrong."""
     model = subject.model
     prompts = [subject.ids(count, seed=count).tolist() for count in (2, 0, 3, 1)]

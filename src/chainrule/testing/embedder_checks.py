@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.evaluation.verify import Finding, require, require_close, saved_and_read
+from chainrule.evaluation.verify import Finding, require, require_close, saved_and_loaded
 from chainrule.interface.base import Model
 from chainrule.interface.capabilities import Embedder
 from chainrule.testing.checks import run_checks
@@ -86,7 +86,7 @@ def rows_are_independent(subject: EmbedderSubject) -> None:
 
 def saving_and_loading_is_bit_exact(subject: EmbedderSubject) -> None:
     """Weights saved and loaded again give the same vectors to the last bit."""
-    found = subject.embed(subject.texts, saved_and_read(subject.model, seed=0))
+    found = subject.embed(subject.texts, saved_and_loaded(subject.model, seed=0))
     require(torch.equal(found, subject.embed(subject.texts)), "a model that was saved and loaded gives other vectors")
 
 

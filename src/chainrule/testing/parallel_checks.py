@@ -14,7 +14,7 @@ import torch
 from chainrule.data.batching import Windows
 from chainrule.data.corpus import Corpus
 from chainrule.evaluation.verify import Finding, require, require_close
-from chainrule.evaluation.verify_parallel import PARALLEL_CHECKS, ParallelCheck, ParallelSubject
+from chainrule.evaluation.verify_parallel import PARALLEL_CHECKS, ParallelCheck, ParallelCheckSubject
 from chainrule.interface.conditional import ParallelModel
 from chainrule.testing.checks import Sourced, resume_exactly, run_checks, short_run
 from chainrule.training.checkpoint import RunFolder
@@ -26,7 +26,7 @@ Build = Callable[[], ParallelModel]
 
 def check_parallel(build: Build, *, only: str | None = None) -> list[Finding]:
     """Run every check in float64 and return what each found; raise the first failure that is no declared exception."""
-    return run_checks(all_parallel_checks(build), lambda: ParallelSubject(build()), build().check_exceptions, only)
+    return run_checks(all_parallel_checks(build), lambda: ParallelCheckSubject(build()), build().check_exceptions, only)
 
 
 def all_parallel_checks(build: Build) -> dict[str, ParallelCheck]:
@@ -43,7 +43,7 @@ def all_parallel_checks(build: Build) -> dict[str, ParallelCheck]:
 @torch.no_grad()
 def building_is_deterministic(build: Build) -> None:
     """Two calls of `build` return equal models, which the checks that build twice rely on."""
-    first, second = ParallelSubject(build()), ParallelSubject(build())
+    first, second = ParallelCheckSubject(build()), ParallelCheckSubject(build())
     found = first.model.log_prob(first.batch)
     require(torch.equal(found, second.model.log_prob(first.batch)), "`build` returns another model the second time")
 
@@ -52,7 +52,7 @@ def gradient_accumulation_equals_the_full_batch(build: Build) -> None:
     """The gradient does not depend on the number of accumulation steps."""
     gradients = []
     for pieces in (1, 3):
-        subject = ParallelSubject(build())  # in evaluation mode: dropout would draw other masks for other pieces
+        subject = ParallelCheckSubject(build())  # in evaluation mode: dropout would draw other masks for other pieces
         torch.manual_seed(5)
         WholeTargets(subject.model, smoothing=0.1, pieces=pieces).gradient(subject.batch)
         gradients.append(torch.cat([p.grad.flatten() for p in subject.model.parameters() if p.grad is not None]))
@@ -61,7 +61,7 @@ def gradient_accumulation_equals_the_full_batch(build: Build) -> None:
 
 def every_parameter_has_a_gradient(build: Build) -> None:
     """The gradient of the objective is finite and not zero for every parameter."""
-    subject = ParallelSubject(build())
+    subject = ParallelCheckSubject(build())
     subject.model.train()
     torch.manual_seed(5)
     WholeTargets(subject.model).gradient(subject.batch)
