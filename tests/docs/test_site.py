@@ -41,6 +41,11 @@ def test_every_page_is_in_the_navigation(page: Path) -> None:
     assert f": {page.relative_to(DOCS)}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8") + "\n"
 
 
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("*.md"))], ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_has_conflict_markers(page: Path) -> None:
+    assert not re.search(r"^(<{7}|>{7}|={7}$)", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", [*PAGES, *READMES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     for link in LINK.findall(prose(page)):
