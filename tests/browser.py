@@ -1,4 +1,4 @@
-"""What the tests of reports ask a browser."""
+"""Scripts that the tests of reports run in a browser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 Open: TypeAlias = Callable[..., Any]
-"""Opens a file: in a colour scheme, at a width, with or without scripts."""
+"""Opens a file with a colour scheme, a width, and JavaScript on or off."""
 
 CONTRAST = """
 () => {
@@ -35,7 +35,7 @@ CONTRAST = """
   }).sort((one, two) => one[0] - two[0])[0];
 }
 """
-"""The least contrast of any writing with what is behind it, and where."""
+"""The lowest contrast of any text with its background, and where."""
 
 OVERLAPS = """
 () => [...document.querySelectorAll("svg.chart")].filter((chart) => chart.checkVisibility()).flatMap((chart) => {
@@ -46,4 +46,4 @@ OVERLAPS = """
   ).map(([two]) => one + " / " + two));
 })
 """
-"""Writing in charts that covers other writing."""
+"""Overlapping texts in charts."""

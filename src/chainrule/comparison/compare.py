@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -36,6 +32,7 @@ from chainrule.evaluation.likelihood import Surprisals, summarise, surprisals
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.mixing import mix
+from chainrule.reports.page import provenance
 from chainrule.tasks import load, task_of_data
 from chainrule.tasks.base import parameters
 from chainrule.tasks.sequences import ComparisonData, SequenceRun, SpeedPrompt
@@ -153,9 +150,7 @@ def measure(
         data=plan.data.train,
         tokenizer=plan.tokenizer,
         command=plan.command,
-        version=metadata.version("chainrule"),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        machine=f"{platform.machine()}, {os.cpu_count()} processors",
+        **provenance(),
         budget=plan.budget,
         threads=plan.threads,
         unit=task.unit,

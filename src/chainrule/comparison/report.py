@@ -48,6 +48,7 @@ def render(results: ComparisonResults) -> str:
         results=results,
         styles=styles,
         headline=_headline(rows, "these images" if results.unit == "dim" else "this text"),
+        failures=[(failure.name, failure.reason) for failure in results.failures],
         key_metrics=_key_metrics(rows, f"bits/{results.unit}"),
         leaderboard=leaderboard(rows),
         learning=_learning(rows, styles, results.unit),

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
 import statistics
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any
 
 import torch
@@ -16,6 +12,7 @@ from pydantic import Field
 from chainrule.config import Settings
 from chainrule.frontier.workload import DecodingMethod, Quality, Workload
 from chainrule.reports import formatting
+from chainrule.reports.page import provenance
 
 ROUNDS = 5
 
@@ -138,9 +135,7 @@ def summarise(workload: Workload, measured: Measurements, batches: Sequence[int]
         failures=measured.failures,
         complete=all(_is_complete(method, measured, batches) for method in workload.methods),
         threads=torch.get_num_threads(),
-        machine=f"{platform.machine()}, {os.cpu_count()} processors",
-        version=metadata.version("chainrule"),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **provenance(),
         command=command,
         protocol={
             **workload.protocol(),

@@ -7,9 +7,12 @@ any other script, since it shows the user's data. All content is visible without
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
+import os
+import platform
 from collections.abc import Callable, Mapping
-from importlib import resources
+from importlib import metadata, resources
 from typing import Any, NamedTuple
 
 from chainrule.reports import formatting
@@ -55,6 +58,15 @@ def render_page(
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         **values,
     )
+
+
+def provenance() -> dict[str, str]:
+    """Version, time and machine of results: fields of results.json."""
+    return {
+        "version": metadata.version("chainrule"),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors",
+    }
 
 
 class ProtocolLine(NamedTuple):
