@@ -240,7 +240,7 @@ def test_pairs_that_a_model_cannot_read_are_left_out_and_counted():
     fitting = [target for source, target in zip(SOURCES, LENGTHS, strict=True) if source <= 40 and target <= 50]
     assert sorted(map(len, epoch_rows(feed, 0))) == sorted(fitting)
     assert feed.left_out == len(LENGTHS) - len(fitting) > 0
-    with pytest.raises(DataError, match=r"all 500 pairs are longer than the model can read; raise model.context"):
+    with pytest.raises(DataError, match=r"all 500 pairs are longer than the context of the model; raise model.context"):
         Pairs(pairs(), batch_tokens=256, seed=0, longest=(0, None))
 
 
@@ -262,9 +262,9 @@ def test_documents_are_cut_into_consecutive_pieces():
 
 
 def test_a_text_shorter_than_a_row_says_what_to_set():
-    with pytest.raises(DataError, match=r"has 10 tokens, fewer than the 16 .* set model.context to at most 10"):
+    with pytest.raises(DataError, match=r"has 10 tokens, but a row needs 16; set model.context to at most 10"):
         Windows(stream(10), rows=1, length=16, seed=0)
-    with pytest.raises(DataError, match=r"has 16 tokens, fewer than the 17 .* set train.segment to at most 15"):
+    with pytest.raises(DataError, match=r"has 16 tokens, but a row needs 17; set train.segment to at most 15"):
         Lanes(stream(16), rows=1, length=16, seed=0)
     with pytest.raises(DataError, match="give more text"):
         Lanes(stream(1), rows=1, length=16, seed=0)

@@ -79,7 +79,7 @@ def test_a_split_is_not_its_own_validation_data(saved, source):
     [
         ("::tests", {}, "no split 'tests'; choose from: train, validation"),
         ("::valid", {}, "did you mean 'validation'"),
-        ("", {"field": "txt"}, "no field 'txt' but text; did you mean data.field=text?"),
+        ("", {"field": "txt"}, "no field 'txt', only text; did you mean data.field=text?"),
     ],
 )
 def test_a_wrong_split_or_field_is_named(saved, source, end, settings, complaint):
@@ -102,7 +102,7 @@ def test_a_wrong_config_is_told_in_the_words_of_the_library(tmp_path, source):
 
 
 def test_no_name_is_an_error(source):
-    with pytest.raises(DataError, match="names no dataset"):
+    with pytest.raises(DataError, match="has no dataset name"):
         source("hub:")
 
 

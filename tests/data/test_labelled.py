@@ -61,7 +61,7 @@ def test_tables_and_records_give_the_same_examples(
         ("a.tsv", "good\t1\nbad\n", "line 2 of .* has no label in column 2"),
         ("a.tsv", b"good\t1\nb\xe4d\t0\n", "line 2 of .* is not UTF-8 text"),
         ("a.csv", 'text,label\n"good" x,1\n', "line 2 of .* is not CSV"),
-        ("a.jsonl", '{"text": "good", "label": 1}\n{"text": "bad"}\n', "line 2 of .* has no field 'label' but text"),
+        ("a.jsonl", '{"text": "good", "label": 1}\n{"text": "bad"}\n', "line 2 of .* has no field 'label', only text"),
         ("a.jsonl", '{"text": "good", "label": null}\n', "line 1 of .* has no label in field 'label' but None"),
         ("a.jsonl", '{"text": "good", "label": 1\n', "line 1 of .* is not valid JSON"),
     ],
@@ -77,7 +77,7 @@ def test_what_cannot_be_read_is_named_with_its_line(
 def test_a_column_that_is_missing_is_named_with_those_that_are_there(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "review\tlabel\ngood\t1\n")
     with pytest.raises(
-        DataError, match=r"has no field 'reviews' but label, review; did you mean data.source_field=review?"
+        DataError, match=r"has no field 'reviews', only label, review; did you mean data.source_field=review?"
     ):
         examples(path, source_field="reviews")
 

@@ -89,7 +89,7 @@ def test_a_table_has_two_columns_by_number_or_by_name(tmp_path):
     found = prepared(train=headed, source_field="en", target_field="de")
     assert texts(found)[0] == ("a dog", "ein Hund")
     assert found.languages == ("en", "de")
-    assert "no field 'fr' but de, en, id" in message(train=headed, source_field="fr", target_field="de")
+    assert "no field 'fr', only de, en, id" in message(train=headed, source_field="fr", target_field="de")
 
 
 def test_records_have_two_fields_or_a_translation_that_has_them(tmp_path):
@@ -100,7 +100,7 @@ def test_records_have_two_fields_or_a_translation_that_has_them(tmp_path):
     assert texts(prepared(train=nested, source_field="en", target_field="de"))[0] == ("a dog", "ein Hund")
     wrong = message(train=nested)
     assert "line 1 of" in wrong
-    assert "no field 'source' but de, en; set data.source_field" in wrong
+    assert "no field 'source', only de, en; set data.source_field" in wrong
 
 
 def test_a_hub_dataset_is_translated_in_the_order_of_its_config(tmp_path, monkeypatch):
@@ -160,8 +160,8 @@ def test_every_form_of_a_date_has_its_german_one(english, german, monkeypatch):
 
     monkeypatch.setattr(builtin, "FIRST_DAY", datetime.date(2021, 3, 5))
     monkeypatch.setattr(builtin, "DAYS", 1)
-    chance = random.Random(0)
-    assert (english, german) in {builtin._date(chance) for _ in range(200)}
+    rng = random.Random(0)
+    assert (english, german) in {builtin._date(rng) for _ in range(200)}
 
 
 def test_dates_need_an_extra(monkeypatch):

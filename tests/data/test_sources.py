@@ -96,7 +96,7 @@ def test_a_folder_is_its_text_files_in_order_with_lines_kept_apart(tmp_path, sou
     (folder / ".git" / "hidden.txt").write_text("hidden")
     everything = source(folder)
     assert "".join(everything.pieces()) == "first\nsecond\nthird"
-    assert everything.warnings == (f"'{folder}': skipped 1 files that are not text, 'picture.png' first",)
+    assert everything.warnings == (f"'{folder}': skipped 1 files that are not text, e.g. 'picture.png'",)
 
 
 def test_a_glob_is_sorted_and_may_reach_into_folders(tmp_path, source):
@@ -151,7 +151,7 @@ def test_records_are_documents_unless_asked_otherwise(tmp_path, source, name):
     assert list(source(path).pieces()) == ["one\nline", "zwei ä"]
     assert "".join(source(path, unit="stream").pieces()) == "one\nline\n\n\nzwei ä\n"
     missing = message(source, path, field="txt")
-    assert "no field 'txt' but text; did you mean data.field=text?" in missing
+    assert "no field 'txt', only text; did you mean data.field=text?" in missing
     assert name in missing
 
 
@@ -165,9 +165,9 @@ def test_another_field_may_hold_the_text(tmp_path, source):
     [
         ('{"text": "a"', "not valid JSON"),
         ('["a"]', "is a list, not a record"),
-        ('{"text": 3}', "holds 3, not text"),
+        ('{"text": 3}', "contains 3, not text"),
         ('{"text": "\\ud800"}', "not valid Unicode"),
-        ('{"Körper": "x"}', "no field 'text' but Körper; set data.field to the one that holds the text"),
+        ('{"Körper": "x"}', "no field 'text', only Körper; set data.field to the field with the text"),
     ],
 )
 def test_a_bad_record_is_named_by_its_line(tmp_path, source, line, complaint):
@@ -187,8 +187,8 @@ def test_a_broken_parquet_file_is_named(tmp_path, source):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "holds no text"),
-        (b"\xef\xbb\xbf", "holds no text"),
+        (b"", "contains no text"),
+        (b"\xef\xbb\xbf", "contains no text"),
         (b"text\0more", "NUL byte at offset 4"),
         (b"caf\xe9 au lait", "invalid continuation byte at offset 3"),
         ("ä".encode() + b"\xc3", "unexpected end of data at offset 2"),
@@ -218,7 +218,7 @@ def test_a_folder_without_text_is_an_error(tmp_path, source):
     folder = tmp_path / "pictures"
     folder.mkdir()
     (folder / "a.png").write_bytes(b"\0")
-    assert "holds no text files" in message(source, folder)
+    assert "contains no text files" in message(source, folder)
 
 
 def test_text_and_records_do_not_mix(tmp_path, source):
@@ -286,7 +286,7 @@ def test_a_stream_is_cut_where_a_line_starts_that_is_not_indented():
 def test_an_endless_line_is_cut_in_a_stream_and_refused_as_a_document(tmp_path, source):
     (tmp_path / "a.txt").write_text("x" * (9 << 20))
     assert max(map(len, source(tmp_path / "a.txt").pieces())) == 8 << 20
-    assert "too long to be a document" in message(source, tmp_path / "a.txt", unit="documents")
+    assert "too long for a document" in message(source, tmp_path / "a.txt", unit="documents")
 
 
 @given(st.lists(st.text("abc", max_size=5)), st.integers(0, 20), st.integers(0, 20))

@@ -1,15 +1,18 @@
 """From a data spec to batches: source -> corpus (encoded, memory-mapped) -> feed (deterministic, resumable).
 
-source.py       what every source of text can do; parts, normalisation
-text.py         files, folders, globs, standard input: plain, compressed, JSON lines, Parquet
-builtin.py      texts that come with Python
+source.py       interfaces of text sources and pair sources; normalisation, counting, splitting
+text.py         files, folders, globs, standard input; records.py and compression.py: their formats
 hub.py          Hugging Face datasets, local or from the hub
-cache.py        what has been computed once, under its fingerprint
-corpus.py       tokens on disk; splitting and preparing training data
-pairs.py        sources of pairs: two files, a table, records, the hub
-cleaning.py     which pairs are fit to learn from, and what became of the others
-parallel.py     both sides of the pairs as tokens; preparing training data for translation
-permutation.py  a random order without a table
-image_files.py  images from idx, arrays, folders of PNG and JPEG; images.py: as sequences; pictures.py: and back
-batching.py     windows, lanes, documents and pairs as batches
+builtin.py      texts and pairs that need no download
+cache.py        computed results by fingerprint
+corpus.py       token ids on disk; preparing the splits of a text
+pairs.py        sources of pairs: two files, tables, JSON lines, the hub
+cleaning.py     filtering of training pairs, with a report
+parallel.py     both sides of pairs as token ids; preparing the splits of a translation task
+examples.py     labelled data: labelled.py (one label per text), conllu.py (tags), squad.py (answers)
+spans.py        span corruption (T5)
+image_files.py  reading images; images.py: images as sequences; pictures.py: PNG and GIF output
+windows.py      sliding windows
+permutation.py  random permutations without a table
+batching.py     windows, lanes, documents, pairs and chunks as batches
 """

@@ -1,13 +1,13 @@
-"""Batches in an order that follows from a seed and a position alone, so that a run resumes where it stopped.
+"""Batches whose order depends only on a seed and a position, so that a run resumes exactly.
 
-Windows      random pieces of a stream, for models that start afresh on every row
-Lanes        the stream in parallel lanes, for models that carry their state on (truncated back-propagation)
-Documents    whole documents, sorted so that little of a batch is padding
+Windows      random windows of a stream, for models that start every row from BOS
+Lanes        the stream in parallel lanes, for models that carry their state (truncated back-propagation)
+Documents    whole documents, sorted by length to minimise padding
 Pairs        the same for documents that have a source
 Chunks       the stream in order, with random numbers for every token
 
-A feed keeps nothing between two calls but what it can compute again. Of `world` processes, process `rank` gets the
-rows rank, rank + world, ... of every batch: together they have what a single process would have.
+A feed is stateless except for caches. Of `world` processes, process `rank` gets the rows rank, rank + world, … of every
+batch: together they have the batch of a single process.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from chainrule.types import Batch, Sequences
 Integers = npt.NDArray[np.int64]
 BatchT = TypeVar("BatchT")
 
-POOL = 64  # batches' worth of documents that are sorted by length together
+POOL = 64  # batches of documents that are sorted by length together
 
 
 class Position(NamedTuple):
-    """Where in the endless sequence of batches a run stands."""
+    """A position in the infinite sequence of batches."""
 
     epoch: int = 0
-    index: int = 0  # type: ignore[assignment]  # a tuple's own `index` is not missed
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index
 
 
 class Segment(NamedTuple):
@@ -45,11 +45,11 @@ class Segment(NamedTuple):
 
     inputs: Tensor  # (B, K) int64
     targets: Tensor  # (B, K): the token after each input
-    fresh: bool  # the state of before does not belong to these inputs
+    fresh: bool  # these inputs do not continue the previous segment
 
 
 class Feed(ABC, Generic[BatchT]):
-    """Batches by position."""
+    """A source of batches, addressed by position."""
 
     def __init__(self, seed: int, rank: int, world: int) -> None:
         if not 0 <= rank < world:
@@ -58,15 +58,15 @@ class Feed(ABC, Generic[BatchT]):
 
     @abstractmethod
     def batches_per_epoch(self, epoch: int) -> int:
-        """At least one; it may differ from epoch to epoch."""
+        """Return the number of batches, at least 1; it may vary between epochs."""
 
     @abstractmethod
     def batch(self, position: Position) -> BatchT:
-        """The rows of the batch that belong to this process."""
+        """Return the rows of a batch that belong to this process."""
 
     @abstractmethod
     def tokens(self, position: Position) -> int:
-        """Target tokens in the batch, those of all processes together."""
+        """Return the number of target tokens in the batch, over all processes."""
 
     @final
     def next(self, position: Position) -> Position:
@@ -79,10 +79,10 @@ class Feed(ABC, Generic[BatchT]):
 
 @final
 class Windows(Feed[Batch]):
-    """Every window of `length` tokens once an epoch, in random order; where windows start differs by epoch.
+    """Every window of `length` tokens once per epoch, in random order; the offset of the windows varies by epoch.
 
-    What does not fill a window or a batch is left out, which is less than a window and a batch. A text with fewer
-    windows than `rows` makes batches of all its windows.
+    Incomplete windows and batches are dropped, less than one of each per epoch. If a text has fewer windows than
+    `rows`, a batch contains all of them.
     """
 
     def __init__(self, corpus: Corpus, rows: int, length: int, seed: int, rank: int = 0, world: int = 1) -> None:
@@ -90,7 +90,7 @@ class Windows(Feed[Batch]):
         self.corpus = corpus
         require_tokens(corpus, length, length, "model.context")
         self.length = length
-        self._phases = min(length, len(corpus) - length + 1)  # a window fits after every phase
+        self._phases = min(length, len(corpus) - length + 1)  # every offset leaves room for a window
         self.rows = _fitting_rows(rows, (len(corpus) - self._phases + 1) // length, world)
 
     def _phase(self, epoch: int) -> int:
@@ -115,11 +115,11 @@ class Windows(Feed[Batch]):
 
 @final
 class Lanes(Feed[Segment]):
-    """The stream as `rows` lanes of equal length, side by side, read on by `length` tokens a batch.
+    """The stream as `rows` parallel lanes of equal length; each batch advances them by `length` tokens.
 
-    The stream is a ring that is cut at another place in every epoch. An epoch starts with a fresh state; its last
-    segment may be shorter than the others. Fewer than `rows` tokens are left out. A text that is too short gets
-    fewer lanes, so that each holds a segment.
+    The stream is circular and starts at a different token in every epoch. An epoch starts with a fresh state; its last
+    segment may be shorter. Fewer than `rows` tokens are dropped. A short text has fewer lanes, so that each contains a
+    segment.
     """
 
     def __init__(self, corpus: Corpus, rows: int, length: int, seed: int, rank: int = 0, world: int = 1) -> None:
@@ -142,30 +142,29 @@ class Lanes(Feed[Segment]):
     def batch(self, position: Position) -> Segment:
         epoch, index = position
         starts = draw(self.seed, epoch, "lane phase") % len(self.corpus) + self._share(self.rows) * self._lane
-        reach = index * self.length + np.arange(self._width(position) + 1)
-        ids = _tensor(self.corpus.tokens[(starts[:, None] + reach) % len(self.corpus)])  # (B, K + 1)
+        offsets = index * self.length + np.arange(self._width(position) + 1)
+        ids = _tensor(self.corpus.tokens[(starts[:, None] + offsets) % len(self.corpus)])  # (B, K + 1)
         return Segment(ids[:, :-1], ids[:, 1:], fresh=index == 0)
 
 
 class _Plan(NamedTuple):
     epoch: int
-    order: Integers  # rows, in the order of the batches that hold them
-    starts: Integers  # (batches + 1,) where in `order` each batch starts
-    shuffled: Integers  # (batches,) which batch stands at an index
+    order: Integers  # rows, in the order of the batches
+    starts: Integers  # (batches + 1,) start of each batch in `order`
+    shuffled: Integers  # (batches,) batch at each index
 
 
 class _ByLength(Feed[Batch]):
-    """Every row once an epoch, in batches of at most `batch_tokens` tokens with the padding.
+    """Every row once per epoch, in batches of at most `batch_tokens` tokens including padding.
 
-    A row that is longer than `batch_tokens` is a batch of its own. With several processes, one may get no row of a
-    batch.
+    A row longer than `batch_tokens` is a batch of its own. With several processes, one may get no row of a batch.
     """
 
     def __init__(self, lengths: Integers, batch_tokens: int, seed: int, rank: int, world: int) -> None:
         super().__init__(seed, rank, world)
         self.batch_tokens = batch_tokens
-        self._room = lengths  # that each row takes
-        self._plan: _Plan | None = None  # of the epoch that was asked for last
+        self._lengths_of_rows = lengths
+        self._plan: _Plan | None = None  # of the last epoch
 
     @final
     def batches_per_epoch(self, epoch: int) -> int:
@@ -178,7 +177,7 @@ class _ByLength(Feed[Batch]):
 
     @abstractmethod
     def _read(self, rows: Integers) -> Batch:
-        """Some rows as a batch."""
+        """Return the given rows as a batch."""
 
     @final
     def _rows(self, position: Position) -> Integers:
@@ -187,13 +186,13 @@ class _ByLength(Feed[Batch]):
         return plan.order[plan.starts[batch] : plan.starts[batch + 1]]
 
     def _planned(self, epoch: int) -> _Plan:
-        """Shuffle; sort by length within pools of many batches; cut into batches; shuffle those."""
+        """Shuffle the rows, sort them by length within pools of many batches, cut into batches, shuffle these."""
         if self._plan is None or self._plan.epoch != epoch:
-            count = len(self._room)
+            count = len(self._lengths_of_rows)
             order = permute(np.arange(count), count, draw(self.seed, epoch, "document order"))
-            pool = max(1, int(POOL * self.batch_tokens / self._room.mean()))
-            order = order[np.lexsort((-self._room[order], np.arange(count) // pool))]
-            starts = cut_batches(self._room[order], pool, self.batch_tokens)
+            pool = max(1, int(POOL * self.batch_tokens / self._lengths_of_rows.mean()))
+            order = order[np.lexsort((-self._lengths_of_rows[order], np.arange(count) // pool))]
+            starts = cut_batches(self._lengths_of_rows[order], pool, self.batch_tokens)
             batches = len(starts) - 1
             shuffled = permute(np.arange(batches), batches, draw(self.seed, epoch, "batch order"))
             self._plan = _Plan(epoch, order, starts, shuffled)
@@ -202,16 +201,13 @@ class _ByLength(Feed[Batch]):
 
 @final
 class Documents(_ByLength):
-    """Every document once an epoch, whole. One that is longer than `longest` becomes several rows.
-
-    Each of these starts afresh.
-    """
+    """Every document once per epoch. One longer than `longest` becomes several rows, each starting from BOS."""
 
     def __init__(
         self, corpus: Corpus, batch_tokens: int, longest: int | None, seed: int, rank: int = 0, world: int = 1
     ) -> None:
         if corpus.offsets is None:
-            raise DataError("the data is one stream and has no documents; set data.unit=documents")
+            raise DataError("the data is a stream without documents; set data.unit=documents")
         self.corpus = corpus
         self._starts, self._lengths = cut_documents(np.asarray(corpus.offsets), longest)
         super().__init__(self._lengths, batch_tokens, seed, rank, world)
@@ -225,10 +221,10 @@ class Documents(_ByLength):
 
 @final
 class Pairs(_ByLength):
-    """Every pair once an epoch, in batches whose longer side has at most `batch_tokens` tokens with the padding.
+    """Every pair once per epoch, in batches whose longer side has at most `batch_tokens` tokens including padding.
 
-    Cutting a translation would leave half a source without one, so pairs with a side of more tokens than `longest`,
-    which has a limit for the source and one for the target, are left out: `left_out` counts them.
+    Pairs with a side longer than `longest` (limits for source and target) are dropped, since a truncated translation
+    would not match its source; `left_out` counts them.
     """
 
     def __init__(
@@ -249,7 +245,7 @@ class Pairs(_ByLength):
                 fitting &= side <= limit
         self.left_out = int(np.count_nonzero(~fitting))
         if not fitting.any():
-            raise DataError(f"all {corpus.pairs:,} pairs are longer than the model can read; raise model.context")
+            raise DataError(f"all {corpus.pairs:,} pairs are longer than the context of the model; raise model.context")
         self._sources, self._targets = (offsets[:-1][fitting] for offsets in sides)
         self._source_lengths, self._target_lengths = lengths[:, fitting]
         super().__init__(lengths[:, fitting].max(0), batch_tokens, seed, rank, world)
@@ -292,11 +288,11 @@ class Chunks(Feed[Chunk]):
 
 
 def _padded(corpus: Corpus, starts: Integers, lengths: Integers) -> Sequences:
-    """Stretches of a corpus as rows."""
+    """Return spans of a corpus as padded rows."""
     columns = np.arange(lengths.max(initial=1))
     real = columns < lengths[:, None]
-    places = np.where(real, starts[:, None] + columns, 0)
-    return Sequences(_tensor(np.where(real, corpus.tokens[places], 0)), torch.from_numpy(lengths))
+    positions = np.where(real, starts[:, None] + columns, 0)
+    return Sequences(_tensor(np.where(real, corpus.tokens[positions], 0)), torch.from_numpy(lengths))
 
 
 def by_length(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:
@@ -315,7 +311,7 @@ def by_length(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[i
 
 
 def cut_documents(offsets: Integers, longest: int | None) -> tuple[Integers, Integers]:
-    """Starts and lengths of the documents, those longer than `longest` in consecutive pieces of that length."""
+    """Return starts and lengths of the documents; one longer than `longest` is split into pieces of that length."""
     starts, lengths = offsets[:-1], np.diff(offsets)
     if longest is None:
         return starts, lengths
@@ -326,10 +322,10 @@ def cut_documents(offsets: Integers, longest: int | None) -> tuple[Integers, Int
 
 
 def cut_batches(lengths: Integers, pool: int, batch_tokens: int) -> Integers:
-    """Where batches start, and the end: rows times the longest is within the budget, or it is a single row.
+    """Return the start of each batch, and the end: rows times the longest row fits the budget, or it is one row.
 
-    Lengths fall within each pool of `pool` rows, so the first row of a batch is its longest. All pools are cut at
-    the same time, one batch of each in every turn.
+    Lengths decrease within each pool of `pool` rows, so the first row of a batch is its longest. All pools are cut in
+    parallel, one batch of each per iteration.
     """
     rows = np.maximum(1, batch_tokens // lengths)  # in a batch that starts here
     here = np.arange(0, len(lengths), pool)
@@ -343,11 +339,11 @@ def cut_batches(lengths: Integers, pool: int, batch_tokens: int) -> Integers:
 
 
 def require_tokens(corpus: Corpus, length: int, needed: int, setting: str) -> None:
-    """Refuse a text that does not fill a single row."""
+    """Raise DataError if a text does not fill a single row."""
     if len(corpus) < needed:
         shorter = len(corpus) - (needed - length)
         remedy = f"set {setting} to at most {shorter}" if shorter > 0 else "give more text"
-        raise DataError(f"the text has {len(corpus)} tokens, fewer than the {needed} that a row needs; {remedy}")
+        raise DataError(f"the text has {len(corpus)} tokens, but a row needs {needed}; {remedy}")
 
 
 def _fitting_rows(wanted: int, possible: int, world: int) -> int:

@@ -1,6 +1,9 @@
-"""Texts that come with Python, so that everything can be tried without a download.
+"""Data that needs no download: texts that come with Python, and pairs of dates and numbers (`builtin:dates`).
 
-They differ between versions of Python and are always the same for one interpreter.
+The texts differ between versions of Python. The pairs, English to German, are small but contain the phenomena of
+translation: words change their order ("March 5" and "5. März"), two become one ("twenty-one" and "einundzwanzig"),
+digits are copied or moved, and a German number names its units before its tens. Every source has exactly one correct
+translation, so that a model can be evaluated by exact match.
 """
 
 from __future__ import annotations
@@ -24,14 +27,14 @@ PACKAGES = ("asyncio", "collections", "concurrent", "email", "html", "http", "im
 
 
 def prose() -> str:
-    """The language reference as `help()` shows it: English, about 465,000 characters."""
+    """Return the language reference of Python as `help()` shows it: English, about 465,000 characters."""
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name] for name in sorted(topics))
 
 
 def python() -> str:
-    """The source of the standard library's modules and of some of its packages, about 6 million characters."""
+    """Return the source of the standard library's modules and some of its packages, about 6 million characters."""
     library = Path(sysconfig.get_path("stdlib"))
     modules = sorted(library.glob("*.py"))
     for package in PACKAGES:
@@ -44,7 +47,7 @@ BUILTIN: dict[str, Callable[[], str]] = {"prose": prose, "python": python}
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinSource(TextSource):
-    """One of the texts above."""
+    """One of the builtin texts."""
 
     name: str
 
@@ -66,10 +69,10 @@ class BuiltinSource(TextSource):
 
 
 def open_builtin(spec: str, unit: Unit | None, normalisation: Normalisation) -> BuiltinSource:
-    """`builtin:NAME`, a stream unless asked otherwise."""
+    """Open `builtin:NAME`; by default, as a stream."""
     name = spec.removeprefix("builtin:")
     if name == "dates":
-        raise DataError("builtin:dates holds pairs, for translation families such as seq2seq; try builtin:prose")
+        raise DataError("builtin:dates contains pairs, for translation families such as seq2seq; try builtin:prose")
     if name not in BUILTIN:
         raise DataError(f"there is no builtin text {name!r}; {nearest(name, BUILTIN)}")
     return BuiltinSource(spec=spec, unit=unit or "stream", normalisation=normalisation, name=name)
@@ -77,16 +80,16 @@ def open_builtin(spec: str, unit: Unit | None, normalisation: Normalisation) -> 
 
 # builtin:dates
 
-VERSION = 1  # of the forms below and of how they are drawn
+VERSION = 1  # of the patterns below and of how they are sampled
 SEED = 2017
 SIZES = {"train": 16_000, "validation": 2_000, "test": 2_000}
 FIRST_DAY = date(1900, 1, 1)
 DAYS = 200 * 365
 
-DATE_FORMS = (  # Babel's patterns, one for each language
+DATE_FORMS = (  # patterns of Babel for each language
     Pair("MMMM d, y", "d. MMMM y"),
     Pair("EEEE, MMMM d, y", "EEEE, d. MMMM y"),
-    Pair("MMM d, y", "d. MMM y"),  # "May 5, 2021" is of this form and of the first: both give "5. Mai 2021"
+    Pair("MMM d, y", "d. MMM y"),  # "May 5, 2021" matches this and the first: both become "5. Mai 2021"
     Pair("d MMMM y", "d. MMMM y"),
     Pair("M/d/yy", "dd.MM.yy"),
 )
@@ -94,7 +97,7 @@ DATE_FORMS = (  # Babel's patterns, one for each language
 
 @dataclass(frozen=True, kw_only=True)
 class DatePairs(PairSource):
-    """One split of the pairs; no source is in two of them."""
+    """One split of the pairs; the splits share no source."""
 
     split: Literal["train", "validation", "test"]
 
@@ -118,48 +121,48 @@ class DatePairs(PairSource):
 
 @functools.cache
 def date_pairs() -> dict[str, list[Pair]]:
-    """All splits: the same on every machine with the same libraries."""
+    """Return all splits; deterministic for the same library versions."""
     _require_libraries()
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     forms: list[Callable[[random.Random], Pair]] = [_date, _date, _cardinal, _ordinal, _year, _decimal]
-    found: dict[str, Pair] = {}  # by source, so that each is there once
+    found: dict[str, Pair] = {}  # by source, so that each occurs once
     while len(found) < sum(SIZES.values()):
-        pair = chance.choice(forms)(chance)
+        pair = rng.choice(forms)(rng)
         found[pair.source] = pair
     drawn = iter(found.values())
     return {split: [next(drawn) for _ in range(size)] for split, size in SIZES.items()}
 
 
-def _date(chance: random.Random) -> Pair:
+def _date(rng: random.Random) -> Pair:
     from babel.dates import format_date
 
-    day = FIRST_DAY + timedelta(days=chance.randrange(DAYS))
-    form = chance.choice(DATE_FORMS)
+    day = FIRST_DAY + timedelta(days=rng.randrange(DAYS))
+    form = rng.choice(DATE_FORMS)
     return Pair(format_date(day, form.source, locale="en_US"), format_date(day, form.target, locale="de_DE"))
 
 
-def _cardinal(chance: random.Random) -> Pair:
-    return _in_words(_number(chance), "cardinal")
+def _cardinal(rng: random.Random) -> Pair:
+    return _in_words(_number(rng), "cardinal")
 
 
-def _ordinal(chance: random.Random) -> Pair:
-    return _in_words(_number(chance), "ordinal")
+def _ordinal(rng: random.Random) -> Pair:
+    return _in_words(_number(rng), "ordinal")
 
 
-def _year(chance: random.Random) -> Pair:
-    return _in_words(chance.randrange(1100, 2000), "year")
+def _year(rng: random.Random) -> Pair:
+    return _in_words(rng.randrange(1100, 2000), "year")
 
 
-def _decimal(chance: random.Random) -> Pair:
+def _decimal(rng: random.Random) -> Pair:
     from babel.numbers import format_decimal
 
-    number = _number(chance) + chance.randrange(1, 100) / 100
+    number = _number(rng) + rng.randrange(1, 100) / 100
     return Pair(format_decimal(number, locale="en_US"), format_decimal(number, locale="de_DE"))
 
 
-def _number(chance: random.Random) -> int:
-    """Below 100,000, short ones as often as long ones."""
-    return chance.randrange(int(10 ** chance.randrange(1, 6)))
+def _number(rng: random.Random) -> int:
+    """Draw a number below 100,000, uniform over its number of digits."""
+    return rng.randrange(int(10 ** rng.randrange(1, 6)))
 
 
 def _in_words(number: int, kind: str) -> Pair:

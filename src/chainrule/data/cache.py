@@ -1,7 +1,7 @@
-"""What has been computed once and need not be computed again, each thing in a folder named by its fingerprint.
+"""A cache of computed results, each in a folder named by its fingerprint.
 
-An entry is written to a folder of another name, flushed to the disk and then renamed, so that an entry is either
-whole or absent, whatever happens to the process and however many build the same one at a time.
+An entry is written to a temporary folder, synced and renamed, so that it is complete or absent, even if the process is
+killed or several processes build it at once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import TypeVar
 from chainrule.errors import DataError, TokenizerError
 from chainrule.files import whole_folder
 
-FORMAT = 1  # of everything in the cache; a higher number makes older entries unreachable
-UNFINISHED = ".*"  # how `files.whole_folder` names what it has not finished
-ABANDONED_AFTER = 24 * 3600  # seconds without a write, after which an unfinished entry is nobody's
+FORMAT = 1  # of all entries; a higher number invalidates older ones
+UNFINISHED = ".*"  # temporary names of `files.whole_folder`
+ABANDONED_AFTER = 24 * 3600  # seconds without a write, after which an unfinished entry is deleted
 
 
 Found = TypeVar("Found")
@@ -35,13 +35,13 @@ def cache_root() -> Path:
 
 
 def fingerprint(kind: str, *parts: object) -> str:
-    """A name for what follows from these plain values and nothing else."""
+    """Return a name that depends only on these plain values."""
     text = json.dumps([FORMAT, kind, *parts], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def find(entry: Path, read: Callable[[Path], Found]) -> Found | None:
-    """What `read` makes of an entry; None if it is not there, or is damaged, in which case it is removed."""
+    """Read an entry; return None if it does not exist, or if it is damaged, in which case it is deleted."""
     if not entry.is_dir():
         return None
     try:
@@ -53,7 +53,7 @@ def find(entry: Path, read: Callable[[Path], Found]) -> Found | None:
 
 @contextmanager
 def building(entry: Path) -> Iterator[Path]:
-    """A folder to write into; it becomes `entry` when the block ends well and vanishes when it does not."""
+    """Yield a folder to write to; it becomes `entry` if the block succeeds and is deleted otherwise."""
     with _explained(entry.parent):
         entry.parent.mkdir(parents=True, exist_ok=True)
         _sweep(entry.parent)
@@ -69,19 +69,19 @@ def _explained(root: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DataError(
-                f"no space left in the cache folder {str(root)!r}; free some, or {elsewhere} on another disk"
+                f"no space left in the cache folder {str(root)!r}; free some space, or {elsewhere} on another disk"
             ) from None
         raise DataError(
-            f"the cache folder {str(root)!r} cannot be written: {error.strerror or error}; {elsewhere} that can"
+            f"the cache folder {str(root)!r} cannot be written: {error.strerror or error}; {elsewhere} that is writable"
         ) from None
 
 
 def _sweep(root: Path) -> None:
-    """Remove what killed processes have left behind."""
+    """Delete unfinished entries of killed processes."""
     for folder in root.glob(UNFINISHED):
         try:
             last_write = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
         except OSError:
-            continue  # its owner has just finished
+            continue  # its process has just finished
         if time.time() - last_write > ABANDONED_AFTER:
             shutil.rmtree(folder, ignore_errors=True)

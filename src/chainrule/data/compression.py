@@ -1,4 +1,4 @@
-"""Files as streams of bytes, compressed or not; whatever goes wrong becomes one line that names the file."""
+"""Files as byte streams, decompressed by suffix; errors become one line that names the file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """The content of a file, decompressed as its suffix says; errors while it is read are explained too."""
-    damaged = f"{str(path)!r} is damaged or not what its suffix {path.suffix!r} says"
+    """Open a file, decompressed according to its suffix; also converts errors raised while it is read."""
+    damaged = f"{str(path)!r} is damaged, or its suffix {path.suffix!r} is wrong"
     try:
         with _open(path) as file:
             yield file
@@ -31,7 +31,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise DataError(f"there is no file {str(path)!r}; check the path") from None
     except PermissionError:
-        raise DataError(f"{str(path)!r} may not be read: permission denied; change its rights") from None
+        raise DataError(f"{str(path)!r} cannot be read: permission denied; change its permissions") from None
     except OSError as error:
         if error.errno is None:  # how bz2 reports invalid data
             raise DataError(f"{damaged}: {error}; copy or compress it again") from None
@@ -53,7 +53,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 class _ZstdFile(io.RawIOBase):
-    """Decompression that notices a truncated file, which zstandard's own reader takes for a complete one."""
+    """Decompression that detects truncated files; the reader of zstandard does not."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -62,7 +62,7 @@ class _ZstdFile(io.RawIOBase):
             raise MissingExtra("reading .zst files", "zstd") from None
         self._module: Any = zstandard
         self._file = path.open("rb")
-        self._frame: Any = None  # the frame that is being read
+        self._frame: Any = None  # the current frame
         self._input = b""
         self._output = b""
 

@@ -1,4 +1,4 @@
-"""Text as token ids in a memory-mapped file, encoded once and found again by its fingerprint."""
+"""Encoded text: token ids in memory-mapped files, cached by fingerprint."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from chainrule.types import Progress
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 Offsets = npt.NDArray[np.int64]
 Report = Callable[[str, int, int], None]
-"""Called with the stage, what is done, and the total (see `counting.Progress`)."""
+"""A progress callback with the name of the stage, the amount done and the total (see `types.Progress`)."""
 
-BUFFER = 1 << 20  # tokens that are held before they are written
-COUNTED = 1 << 22  # tokens that are counted at once
+BUFFER = 1 << 20  # tokens buffered before a write
+COUNTED = 1 << 22  # tokens counted at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """A text as tokens, with the counts that turn nats per token into numbers that compare across tokenizers."""
+    """A text as tokens, with the counts that convert nats per token to units comparable across tokenizers."""
 
-    tokens: Tokens  # (N,) of the smallest unsigned type that holds the vocabulary
-    offsets: Offsets | None  # (documents + 1,) where documents start, each with EOS at its end; None for a stream
-    bytes: int  # of the text in UTF-8; the ends of documents are not text
+    tokens: Tokens  # (N,) in the smallest unsigned type for the vocabulary
+    offsets: Offsets | None  # (documents + 1,) starts of the documents, each ending with EOS; None for a stream
+    bytes: int  # of the text in UTF-8, without document ends
     characters: int
-    words: int  # by white space, plus one for each line end of a stream or each document
-    unknown: int  # tokens that stand for what the vocabulary lacks
+    words: int  # separated by white space, plus one per line end of a stream or per document
+    unknown: int  # out-of-vocabulary tokens
     fingerprint: str
     closed: bool = True  # whether documents end with EOS
 
@@ -57,14 +57,14 @@ class Corpus:
         return self.bytes / len(self.tokens)
 
     def counts(self, vocabulary: int) -> npt.NDArray[np.int64]:
-        """How often each token stands here; the corpus need not fit into memory."""
+        """Return the frequency of each token; the corpus need not fit into memory."""
         counts = np.zeros(vocabulary, dtype=np.int64)
         for begin in range(0, len(self), COUNTED):
             counts += np.bincount(self.tokens[begin : begin + COUNTED], minlength=vocabulary)
         return counts
 
     def documents(self) -> Iterator[Tokens]:
-        """The tokens of each document; a stream is one."""
+        """Yield the tokens of each document; a stream is one document."""
         edges = [0, len(self)] if self.offsets is None else self.offsets.tolist()
         return (self.tokens[begin:end] for begin, end in pairwise(edges))
 
@@ -78,7 +78,7 @@ class Corpus:
         cache: Path | None = None,
         progress: Progress | None = None,
     ) -> Corpus:
-        """Encode a source, or a part of it, unless that has been done before. Memory does not grow with the text."""
+        """Encode a source or a part of it, unless it is cached. Memory is bounded whatever the length of the text."""
         root = cache or cache_root()
         name = fingerprint("tokens", source.description(), part, _tokenizer_description(tokenizer))
         entry = root / name
@@ -92,13 +92,13 @@ class Corpus:
             corpus = find(entry, _read)
         if corpus is None:
             raise DataError(
-                f"the cache folder {str(root)!r} lost what was written to it; set CHAINRULE_CACHE to another"
+                f"the cache folder {str(root)!r} loses what is written to it; set CHAINRULE_CACHE to another"
             )
         return corpus
 
     @classmethod
     def of_text(cls, text: str, tokenizer: Tokenizer, unit: Unit = "stream") -> Corpus:
-        """A short text in memory: a stream, or one document."""
+        """Encode a short text in memory, as a stream or as one document."""
         text = well_formed(text)
         if not text:
             raise DataError("the text is empty; give at least one character")
@@ -113,42 +113,28 @@ class Corpus:
 
     @classmethod
     def of_tokens(cls, tokens: npt.ArrayLike, vocabulary: int) -> Corpus:
-        """Tokens that never were a text, as one stream; a token counts as a byte and as a word."""
+        """Return tokens that do not come from a text as a stream; a token counts as a byte and as a word."""
         ids = np.asarray(tokens, dtype=token_type(vocabulary))
-        size = len(ids)
-        return cls(
-            tokens=ids,
-            offsets=None,
-            bytes=size,
-            characters=size,
-            words=size,
-            unknown=0,
-            fingerprint=fingerprint("ids", ids.tolist()),
-        )
+        return cls._plain(ids, None, fingerprint("ids", ids.tolist()))
 
     @classmethod
     def of_rows(cls, rows: Sequence[npt.ArrayLike], vocabulary: int, *, closed: bool = True) -> Corpus:
-        """The same for rows, each of which is a document; `closed` if they bring an EOS."""
+        """Return rows of such tokens as documents; `closed` if they end with EOS."""
         kind = np.dtype(token_type(vocabulary))
         arrays = [np.asarray(row, dtype=kind) for row in rows]
         offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
         tokens = np.concatenate([*arrays, np.zeros(0, kind)])
         seen = hashlib.blake2b(tokens.astype("<u4").tobytes() + offsets.tobytes(), digest_size=16)
-        size = len(tokens)
-        return cls(
-            tokens=tokens,
-            offsets=offsets,
-            bytes=size,
-            characters=size,
-            words=size,
-            unknown=0,
-            fingerprint=fingerprint("rows", seen.hexdigest()),
-            closed=closed,
-        )
+        return cls._plain(tokens, offsets, fingerprint("rows", seen.hexdigest()), closed=closed)
+
+    @classmethod
+    def _plain(cls, tokens: Tokens, offsets: Offsets | None, name: str, *, closed: bool = True) -> Corpus:
+        counts = dict.fromkeys(("bytes", "characters", "words"), len(tokens))
+        return cls(tokens=tokens, offsets=offsets, **counts, unknown=0, fingerprint=name, closed=closed)
 
 
 def token_type(vocabulary: int) -> type[np.unsignedinteger[Any]]:
-    """The smallest unsigned type that holds every id."""
+    """Return the smallest unsigned type for ids below `vocabulary`."""
     return np.uint8 if vocabulary <= 1 << 8 else np.uint16 if vocabulary <= 1 << 16 else np.uint32
 
 
@@ -161,7 +147,7 @@ class _Counts:
 
 
 def _encoded(piece: str, tokenizer: Tokenizer, unit: Unit, counts: _Counts) -> npt.NDArray[np.int32]:
-    """The ids of a piece, which is added to the counts."""
+    """Encode a piece and add it to the counts."""
     ids = tokenizer.encode(piece)
     counts.bytes += len(piece) if piece.isascii() else len(piece.encode())
     counts.characters += len(piece)
@@ -172,26 +158,26 @@ def _encoded(piece: str, tokenizer: Tokenizer, unit: Unit, counts: _Counts) -> n
 
 
 def _write(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer, source: TextSource) -> None:
-    """tokens.bin, offsets.bin and meta.json of one corpus."""
+    """Write tokens.bin, offsets.bin and meta.json of a corpus."""
     counts = _Counts()
     kind = np.dtype(token_type(tokenizer.vocabulary))
     with (folder / "tokens.bin").open("wb") as tokens, (folder / "offsets.bin").open("wb") as offsets:
-        held: list[npt.NDArray[np.int32]] = []
+        buffered: list[npt.NDArray[np.int32]] = []
         end, written = 0, 0
         ends = [0]
         for piece in pieces:
             ids = _encoded(piece, tokenizer, source.unit, counts)
-            held.append(ids)
+            buffered.append(ids)
             end += len(ids)
             ends.append(end)
             if end - written >= BUFFER:
-                _append(tokens, np.concatenate(held), kind)
+                _append(tokens, np.concatenate(buffered), kind)
                 _append(offsets, np.array(ends), np.dtype(np.int64))
-                held, ends, written = [], [], end
-        _append(tokens, np.concatenate([*held, np.zeros(0, np.int32)]), kind)
+                buffered, ends, written = [], [], end
+        _append(tokens, np.concatenate([*buffered, np.zeros(0, np.int32)]), kind)
         _append(offsets, np.array(ends, np.int64), np.dtype(np.int64))
     if end == 0:
-        raise DataError(f"{source.spec!r} gives no tokens with tokenizer {tokenizer.kind!r}; check the data")
+        raise DataError(f"tokenizer {tokenizer.kind!r} finds no tokens in {source.spec!r}; check the data")
     if source.unit == "stream":
         (folder / "offsets.bin").unlink()
     meta = {"type": kind.name, "tokens": end, "unit": source.unit, **asdict(counts)}
@@ -199,11 +185,11 @@ def _write(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer, source: Te
 
 
 def _append(file: IO[bytes], values: npt.NDArray[Any], kind: np.dtype[Any]) -> None:
-    file.write(values.astype(kind).data)  # and not ndarray.tofile, which does not say that the disk is full
+    file.write(values.astype(kind).data)  # ndarray.tofile does not report a full disk
 
 
 def _read(entry: Path) -> Corpus:
-    """The corpus that `_write` has written."""
+    """Read what `_write` has written."""
     meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
     unit = meta.pop("unit")
     tokens = np.memmap(entry / "tokens.bin", dtype=meta.pop("type"), mode="r")
@@ -218,13 +204,13 @@ def _tokenizer_description(tokenizer: Tokenizer) -> tuple[object, ...]:
 
 
 class Prepared(NamedTuple):
-    """All that training and its measurements read."""
+    """The encoded splits for training and evaluation."""
 
     tokenizer: Tokenizer
     train: Corpus
     valid: Corpus
     test: Corpus | None
-    warnings: tuple[str, ...]  # what the user should know, one line each
+    warnings: tuple[str, ...]  # one line each
 
 
 def prepare(
@@ -235,13 +221,11 @@ def prepare(
     cache: Path | None = None,
     progress: Report | None = None,
 ) -> Prepared:
-    """Train the tokenizer on the training part, unless one is given, and encode all parts.
+    """Train the tokenizer on the training part unless one is given, and encode all splits. Results are cached.
 
-    The second time everything is in the cache.
-
-    Validation data is `config.valid`, or what comes with the training data, or the end of it; test data is
-    `config.test`, or the end of the training data where `config.test_fraction` asks for it. What `auto` makes of the
-    training data, a stream or documents, holds for all parts.
+    Validation data is `config.valid`, or the validation split of the data set, or a fraction of the training data; test
+    data is `config.test`, or the end of the training data if `config.test_fraction` is set. All splits have the unit of
+    the training data, stream or documents.
     """
 
     def stage(name: str) -> Progress | None:
@@ -279,10 +263,9 @@ def prepare(
 def cut_off(
     train: TextSource, config: DataConfig, given: Sequence[str], *, cache: Path | None, progress: Progress | None
 ) -> dict[str, Part]:
-    """The parts of the training data, where validation or test data must be cut from its end; else none.
+    """Return the parts of the training data by split, if validation or test data is taken from it; else empty.
 
-    `given` names the splits that need no cutting. A test part is cut where `config.test_fraction` asks for it, and is
-    the very end.
+    `given` names the splits that have data of their own. Test data, if `config.test_fraction` is set, is the end.
     """
     cuts: dict[str, float] = {}
     if "test" not in given and config.test_fraction is not None:
@@ -299,7 +282,7 @@ def cut_off(
 def encode_file(
     config: DataConfig, tokenizer: Tokenizer, spec: str, *, cache: Path | None = None, progress: Progress | None = None
 ) -> Corpus:
-    """Other data for an existing tokenizer, read with the field, unit and normalisation of `config`."""
+    """Encode other data with an existing tokenizer and the field, unit and normalisation of `config`."""
     return Corpus.build(open_source(spec, config), tokenizer, cache=cache, progress=progress)
 
 
@@ -311,9 +294,9 @@ def tokenizer_of(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Tokenizer:
-    """One vocabulary for all of the sources, or for the same part of each, trained unless that has been done before."""
+    """Train one tokenizer on all sources, or on the same part of each, unless it is cached."""
     file = Path(spec.partition(":")[2])
-    stamp = file_identity(file) if file.is_file() else None  # of a tokenizer that is read and not trained
+    stamp = file_identity(file) if file.is_file() else None  # of a tokenizer that is loaded, not trained
     texts = [source.description() for source in sources]
     entry = (cache or cache_root()) / fingerprint("tokenizer", spec, stamp, texts, part)
     known = find(entry, lambda folder: load_tokenizer(folder / "tokenizer.json"))
@@ -334,8 +317,8 @@ def tokenizer_of(
 
 
 def shared_origins(train: frozenset[str], other: frozenset[str], role: str) -> list[str]:
-    """A warning where validation or test data is training data as well."""
+    """Return a warning if validation or test data is also training data."""
     shared = sorted(train & other)
     if not shared:
         return []
-    return [f"{role} data and training data share {shared[0]!r}: the {role} figures say nothing about new text"]
+    return [f"{role} data and training data share {shared[0]!r}: {role} metrics do not measure generalisation"]

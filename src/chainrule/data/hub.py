@@ -15,7 +15,7 @@ from chainrule.errors import DataError, MissingExtra, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class HubSource(TextSource):
-    """One split of a dataset. The library keeps it in memory-mapped files, so its size does not matter."""
+    """One split of a dataset, in memory-mapped files of any size."""
 
     name: str  # on the hub, or a folder
     config: str | None
@@ -32,7 +32,7 @@ class HubSource(TextSource):
         return frozenset({f"{self.name}:{self.config or ''}:{self.split}"})
 
     def stream(self) -> Iterator[str]:
-        """A record without a newline at its end gets one."""
+        """Append a newline to records without one."""
         for text in self.documents():
             yield text if text.endswith("\n") else text + "\n"
 
@@ -46,7 +46,7 @@ class HubSource(TextSource):
                 yield as_text(value, where, self.field)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Every record with all of its fields."""
+        """Yield every record with all fields."""
         for batch in self._split().iter(batch_size=1024):
             for values in zip(*batch.values(), strict=True):
                 yield dict(zip(batch, values, strict=True))
@@ -55,7 +55,7 @@ class HubSource(TextSource):
         return self.sibling("validation")
 
     def sibling(self, split: str) -> HubSource | None:
-        """Another split of the dataset whose training data this is, where there is one."""
+        """Return another split of the dataset, if this is its training split and the other exists."""
         splits = _load(self.name, self.config)
         return replace(self, split=split) if split in splits and self.split == "train" else None
 
@@ -67,11 +67,11 @@ class HubSource(TextSource):
 
 
 def open_hub(spec: str, field: str, unit: Unit | None, normalisation: Normalisation) -> HubSource:
-    """`hub:NAME[:CONFIG[:SPLIT]]`, records of one field, documents unless asked otherwise."""
+    """Open `hub:NAME[:CONFIG[:SPLIT]]`; by default, records are documents."""
     name, _, rest = spec.removeprefix("hub:").partition(":")
     config, _, split = rest.partition(":")
     if not name:
-        raise DataError(f"{spec!r} names no dataset; write hub:NAME[:CONFIG[:SPLIT]]")
+        raise DataError(f"{spec!r} has no dataset name; write hub:NAME[:CONFIG[:SPLIT]]")
     return HubSource(
         spec=spec,
         unit=unit or "documents",
@@ -84,7 +84,7 @@ def open_hub(spec: str, field: str, unit: Unit | None, normalisation: Normalisat
 
 
 def open_saved(folder: Path, field: str, unit: Unit | None, normalisation: Normalisation) -> HubSource:
-    """The training split of a dataset that `save_to_disk` has written."""
+    """Open the training split of a dataset written by `save_to_disk`."""
     return HubSource(
         spec=str(folder),
         unit=unit or "documents",
@@ -97,13 +97,13 @@ def open_saved(folder: Path, field: str, unit: Unit | None, normalisation: Norma
 
 
 def is_saved_dataset(folder: Path) -> bool:
-    """Whether `save_to_disk` has made this folder."""
+    """Whether the folder was written by `save_to_disk`."""
     return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
 @functools.lru_cache(maxsize=4)
 def _load(name: str, config: str | None) -> dict[str, Any]:
-    """All splits of a dataset, by name."""
+    """Load all splits of a dataset, by name."""
     try:
         import datasets
     except ImportError:
@@ -118,7 +118,7 @@ def _load(name: str, config: str | None) -> dict[str, Any]:
         raise DataError(
             f"{what} cannot be fetched: no connection to the hub; check the network, or give a local folder"
         ) from None
-    except Exception as error:  # the library raises many kinds, each with a message meant for people
+    except Exception as error:  # the library raises many types, all with readable messages
         raise DataError(f"{what} cannot be loaded: {_first_line(error)}; check its name and config") from None
 
 

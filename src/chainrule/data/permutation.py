@@ -1,9 +1,9 @@
-"""A random order of n things without a table of n entries: where the i-th one is, is computed from i alone.
+"""Random permutations of n elements without a table of n entries: the image of i is computed from i alone.
 
-A Feistel network turns any function of half the bits into a one-to-one map of all of them: (l, r) -> (r, l ^ f(r)).
-Its domain is a power of four; a value that falls outside of [0, n) is sent through again until it falls inside
-(cycle walking), which leaves a permutation of [0, n). Only integers are used, so that the order is the same on every
-machine and under every version of NumPy, as resuming a run asks for.
+A Feistel network turns any function of half the bits into a bijection of all bits: (l, r) -> (r, l ^ f(r)). Its domain
+is a power of four; a value outside of [0, n) is mapped again until it is inside (cycle walking), which results in a
+permutation of [0, n). All arithmetic is on integers, so that the order is the same on every machine and with every
+version of NumPy, as exact resuming requires.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Words = npt.NDArray[np.uint64]
 
 
 def draw(seed: int, epoch: int, purpose: str) -> int:
-    """64 random bits that depend on all three and on nothing else."""
+    """Return 64 random bits that depend only on the arguments."""
     digest = hashlib.blake2b(f"{purpose}:{seed}:{epoch}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def numbers(count: int, key: int) -> Words:
-    """(count,) random 64-bit numbers, each of which depends on the key and its place alone."""
+    """Return (count,) random 64-bit numbers, each a function of the key and its index."""
     return _mix(np.arange(count, dtype=np.uint64), key)
 
 
 def permute(indices: npt.ArrayLike, size: int, key: int) -> npt.NDArray[np.int64]:
-    """Where the permutation chosen by `key`, 64 bits, sends each index in [0, size)."""
+    """Apply the permutation selected by `key` (64 bits) to indices in [0, size)."""
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))  # bits in each half
     values = np.array(indices, dtype=np.uint64)
     outside = np.ones(values.shape, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Texts out of records: JSON lines and Parquet, one named field of each record."""
+"""Records: JSON lines and Parquet, of which one named field is the text."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from chainrule.data.compression import open_bytes
 from chainrule.errors import DataError, MissingExtra
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
-LONGEST_RECORD = 64 << 20  # bytes of one JSON line
+LONGEST_RECORD = 64 << 20  # bytes per JSON line
 
 
 def missing_field(where: str, field: str, fields: Iterable[str], *, setting: str = "data.field") -> DataError:
-    """The error about a record without the wanted field: it names the fields that are there."""
+    """Return the error for a record without a field; it lists the existing fields."""
     known = sorted(fields)
     close = difflib.get_close_matches(field, known, n=1)
-    remedy = f"did you mean {setting}={close[0]}?" if close else f"set {setting} to the one that holds the text"
-    return DataError(f"{where} has no field {field!r} but {', '.join(known) or 'none at all'}; {remedy}")
+    remedy = f"did you mean {setting}={close[0]}?" if close else f"set {setting} to the field with the text"
+    return DataError(f"{where} has no field {field!r}, only {', '.join(known) or 'none'}; {remedy}")
 
 
 def as_text(value: object, where: str, field: str, *, setting: str = "data.field") -> str:
-    """The text in a field; nothing where it is null."""
+    """Return the text of a field; null is empty."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise DataError(f"{where}: field {field!r} holds {value!r:.40}, not text; set {setting} to one that does")
+        raise DataError(f"{where}: field {field!r} contains {value!r:.40}, not text; set {setting} to a text field")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{where}: field {field!r} is not valid Unicode: {error.reason}; mend the record") from None
+            raise DataError(f"{where}: field {field!r} is not valid Unicode: {error.reason}; fix the record") from None
     return value
 
 
 def read_json_lines(path: Path, field: str) -> Iterator[str]:
-    """The field of every line; empty lines are skipped."""
+    """Yield the field of every record."""
     for where, record in read_records(path):
         if field not in record:
             raise missing_field(where, field, record)
@@ -46,14 +46,14 @@ def read_json_lines(path: Path, field: str) -> Iterator[str]:
 
 
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every record of a file of JSON lines, and where it stands; empty lines are skipped."""
+    """Yield every record of a file of JSON lines with its location; empty lines are skipped."""
     with open_bytes(path) as file:
         number = 0
         while line := file.readline(LONGEST_RECORD):
             number += 1
             where = f"line {number} of {str(path)!r}"
             if len(line) == LONGEST_RECORD:
-                raise DataError(f"{where} is longer than 64 MiB; write one record a line, e.g. with jq -c '.[]'")
+                raise DataError(f"{where} is longer than 64 MiB; write one record per line, e.g. with jq -c '.[]'")
             if line.strip():
                 yield where, _record(line, where)
 
@@ -64,15 +64,15 @@ def _record(line: bytes, where: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise DataError(f"{where} is not UTF-8 text: byte {error.start} of the line; convert the file") from None
     except (json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{where} is not valid JSON: {error}; write one record a line, e.g. with jq -c") from None
+        raise DataError(f"{where} is not valid JSON: {error}; write one record per line, e.g. with jq -c") from None
     if not isinstance(record, dict):
         kind = type(record).__name__
-        raise DataError(f"{where} is a {kind}, not a record; write one JSON object a line, e.g. with jq -c '.[]'")
+        raise DataError(f"{where} is a {kind}, not a record; write one JSON object per line, e.g. with jq -c '.[]'")
     return record
 
 
 def read_parquet(path: Path, field: str) -> Iterator[str]:
-    """The column, one row group after another."""
+    """Yield a column, in row groups."""
     try:
         import pyarrow
         import pyarrow.parquet

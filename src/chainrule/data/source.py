@@ -1,4 +1,4 @@
-"""What every source of text can do: be read again and again, in pieces of bounded size."""
+"""Sources of text and of pairs of texts: they can be read repeatedly, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from chainrule.types import Progress
 Unit = Literal["stream", "documents"]
 
 DOCUMENTS_PER_CALL = 1024  # between two calls of a progress callback
-PIECE = 1 << 20  # characters in one piece of a stream, about
-LONGEST_LINE = 8 << 20  # characters; a longer line of a stream is cut anyway
+PIECE = 1 << 20  # approximate characters in a piece of a stream
+LONGEST_LINE = 8 << 20  # characters; a longer line of a stream is split
 
 
 class Part(NamedTuple):
-    """A stretch of a source: characters of a stream, or else documents."""
+    """A range of a source: characters of a stream, or documents."""
 
     start: int
     end: int
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Normalisation:
-    """Changes made to the text before anything else sees it. They change the bytes that are scored."""
+    """Normalisation of the text before tokenization. It changes the bytes that are scored."""
 
     unicode: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
     squeeze_spaces: bool = False
@@ -54,7 +54,7 @@ _SPACES = re.compile(r"[ \t]+")
 
 @dataclass(frozen=True, kw_only=True)
 class TextSource(ABC):
-    """A data spec that has been understood: `pieces` reads it, `identity` says when it has changed."""
+    """An opened data spec: `pieces` reads its text, `identity` changes whenever the text does."""
 
     spec: str
     unit: Unit
@@ -62,42 +62,42 @@ class TextSource(ABC):
 
     @abstractmethod
     def identity(self) -> tuple[object, ...]:
-        """Plain values that change whenever the text does, found without reading all of it if possible."""
+        """Return plain values that change whenever the text does, if possible without reading all of it."""
 
     @abstractmethod
     def origins(self) -> frozenset[str]:
-        """Names of what the text comes from, by which two sources can be seen to overlap."""
+        """Return the names of the underlying files or data sets, to detect overlap of two sources."""
 
     @abstractmethod
     def stream(self) -> Iterator[str]:
-        """The whole as one text, in chunks of any size."""
+        """Yield the text as one stream, in chunks of any size."""
 
     @abstractmethod
     def documents(self) -> Iterator[str]:
-        """The whole as separate texts."""
+        """Yield the documents."""
 
     def validation(self) -> TextSource | None:
-        """The validation data that comes with this training data, if it does."""
+        """Return the validation split of this data set, if it has one."""
         return None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know about how the spec was understood."""
+        """Warnings about the data, one line each."""
         return ()
 
     @final
     def description(self) -> tuple[object, ...]:
-        """The identity together with all that decides how the text is read."""
+        """Return the identity and everything that determines how the text is read."""
         form = self.normalisation
         return (*self.identity(), self.unit, form.unicode, form.squeeze_spaces, form.strip_ends)
 
     @final
     def pieces(self, part: Part | None = None) -> Iterator[str]:
-        """Normalised text, none of it empty: documents, or a stream cut where lines start (see `cut`)."""
+        """Yield normalised, non-empty text: documents, or a stream split at line starts (see `cut`)."""
         pieces = self._stream_pieces(part) if self.unit == "stream" else self._document_pieces(part)
         piece = next(pieces, None)
         if piece is None:
-            raise DataError(f"{self.spec!r} holds no text{'' if part is None else ' in this part'}; check the data")
+            raise DataError(f"{self.spec!r} contains no text{'' if part is None else ' in this part'}; check the data")
         yield piece
         yield from pieces
 
@@ -118,28 +118,28 @@ def normalisation_of(config: DataConfig) -> Normalisation:
 
 
 def cut(chunks: Iterable[str], size: int = PIECE, longest: int = LONGEST_LINE) -> Iterator[str]:
-    """The same text in pieces of about `size` characters that end where a line starts.
+    """Yield the text in pieces of about `size` characters that end where a line starts.
 
-    Tokenizers and normal forms see one piece at a time, so pieces are cut where neither reaches across: right after
-    a newline and before a character that is not white space. Only where `longest` characters offer no such place,
-    the cut is made at the last newline, or anywhere if there is none.
+    Tokenizers and Unicode normalisation process one piece at a time, so pieces are cut where neither depends on the
+    context: after a newline that is followed by a character other than white space. If `longest` characters contain
+    no such position, the cut is at the last newline, or anywhere if there is none.
     """
-    held: list[str] = []
+    buffered: list[str] = []
     length = 0
     for chunk in _at_most(size, chunks):
-        held.append(chunk)
+        buffered.append(chunk)
         length += len(chunk)
         if length < size:
             continue
-        text = "".join(held)
+        text = "".join(buffered)
         end = _last_line_start(text)
         if end == 0 and length >= longest:
             end = text.rfind("\n") + 1 or length
         if end:
             yield text[:end]
-        held, length = [text[end:]], length - end
+        buffered, length = [text[end:]], length - end
     if length:
-        yield "".join(held)
+        yield "".join(buffered)
 
 
 def _at_most(size: int, chunks: Iterable[str]) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _at_most(size: int, chunks: Iterable[str]) -> Iterator[str]:
 
 
 def _last_line_start(text: str) -> int:
-    newline = len(text) - 1  # a newline at the very end says nothing about the character after it
+    newline = len(text) - 1  # the character after a final newline is not known
     while (newline := text.rfind("\n", 0, newline)) >= 0:
         if not text[newline + 1].isspace():
             return newline + 1
@@ -157,7 +157,7 @@ def _last_line_start(text: str) -> int:
 
 
 def clip(pieces: Iterable[str], part: Part) -> Iterator[str]:
-    """The characters from `part.start` to `part.end` of the joined pieces; reading stops at the end."""
+    """Yield the characters from `part.start` to `part.end` of the joined pieces, and stop reading there."""
     position = 0
     for piece in pieces:
         clipped = piece[max(0, part.start - position) : part.end - position]
@@ -172,7 +172,7 @@ def clip(pieces: Iterable[str], part: Part) -> Iterator[str]:
 
 
 def watched(pieces: Iterable[str], unit: Unit, total: int, progress: Progress) -> Iterator[str]:
-    """The same pieces; every now and then `progress` hears how many have gone by."""
+    """Yield the pieces, and call `progress` regularly with the amount done."""
     done = 0
     for piece in pieces:
         yield piece
@@ -183,7 +183,7 @@ def watched(pieces: Iterable[str], unit: Unit, total: int, progress: Progress) -
 
 
 def count(source: TextSource, *, cache: Path | None = None, progress: Progress | None = None) -> int:
-    """Characters of a stream, or else documents: one pass over the text, the first time."""
+    """Return the number of characters of a stream, or of documents; cached after the first pass over the text."""
     entry = (cache or cache_root()) / fingerprint("count", source.description())
     known = find(entry, lambda folder: int((folder / "count.txt").read_text(encoding="ascii")))
     if known is not None:
@@ -205,20 +205,20 @@ def split(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Part]:
-    """Cut shares from a source, one after the other: what is left, then the parts, the last one cut first.
+    """Split off fractions of a source; return the remaining part, then the splits, the last one first.
 
-    Each fraction is a share of what the ones before it have left, by characters of a stream or else by documents. It
-    is taken from the end, or from the start for the one of that name. `names` say what the parts are for.
+    Each fraction is relative to what the previous ones have left, in characters of a stream or in documents. It is
+    taken from the end, or from the start for the split named `at_start`. `names` are the names of the splits.
     """
     first, last = 0, count(source, cache=cache, progress=progress)
     parts: list[Part] = []
     for fraction, name in zip(fractions, names, strict=True):
         size = last - first
-        kept = int(size * (1 - Fraction(str(fraction))))  # exact, where 1 - 0.9 in floating point is less than 0.1
+        kept = int(size * (1 - Fraction(str(fraction))))  # exact: in floating point 1 - 0.9 < 0.1
         if not 0 < kept < size:
             what = "characters" if source.unit == "stream" else "documents"
             raise DataError(
-                f"{source.spec!r} has {size} {what}: too few to cut off {fraction:g} for {name}; give {name} data"
+                f"{source.spec!r} has {size} {what}, too few to split off {fraction:g} for {name}; give {name} data"
             )
         if name == at_start:
             parts.insert(0, Part(first, last - kept))
@@ -236,7 +236,7 @@ Split = Literal["validation", "test"]
 
 
 class Pair(NamedTuple):
-    """A source and its translation, or anything else that both of them have one of."""
+    """A source and its translation, or one attribute of both, such as their languages."""
 
     source: str
     target: str
@@ -244,27 +244,27 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PairSource(ABC):
-    """A spec of parallel data that has been understood."""
+    """An opened spec of parallel data."""
 
-    spec: str  # what a reader knows it by
+    spec: str  # as reports name it
 
     @abstractmethod
     def identity(self) -> tuple[object, ...]:
-        """Plain values that change whenever the pairs do, found without reading them if possible."""
+        """Return plain values that change whenever the pairs do, if possible without reading them."""
 
     @abstractmethod
     def origins(self) -> frozenset[str]:
-        """Names of what the pairs come from, by which two sources can be seen to overlap."""
+        """Return the names of the underlying files or data sets, to detect overlap of two sources."""
 
     @abstractmethod
     def pairs(self) -> Iterator[Pair]:
-        """Every pair as it stands, those with an empty side too."""
+        """Yield every pair, including those with an empty side."""
 
     @property
     def languages(self) -> Pair:
-        """The codes of both languages, each empty where nothing tells."""
+        """The language codes of both sides; empty if not known."""
         return Pair("", "")
 
     def held_out(self, split: Split) -> PairSource | None:
-        """The validation or test data that comes with this training data, if it does."""
+        """Return the validation or test split of this data set, if it has one."""
         return None

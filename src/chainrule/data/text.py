@@ -1,4 +1,4 @@
-"""Text from files, folders, globs and standard input, and the way from any data spec to its source."""
+"""Text files, folders, globs and standard input; and `open_source`, which opens any data spec."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from chainrule.data.source import LONGEST_LINE, TextSource, Unit, cut, normalisa
 from chainrule.errors import DataError
 
 CHUNK = 1 << 20  # bytes read at a time
-SPOOLED = "standard input"  # the name of a temporary file that holds what came through a pipe
-SAMPLE = 1 << 13  # bytes that tell a text file in a folder from a binary one
+SPOOLED = "standard input"  # name of the temporary file with the content of a pipe
+SAMPLE = 1 << 13  # bytes read to tell text files from binary ones
 
 
 def open_source(spec: str, config: DataConfig) -> TextSource:
-    """Understand a data spec: a path, folder, glob, '-', builtin:NAME or hub:NAME[:CONFIG[:SPLIT]]."""
+    """Open a data spec: a path, folder, glob, '-', builtin:NAME or hub:NAME[:CONFIG[:SPLIT]]."""
     unit: Unit | None = None if config.unit == "auto" else config.unit
     normalisation = normalisation_of(config)
     if spec.startswith("builtin:"):
@@ -42,7 +42,7 @@ def open_source(spec: str, config: DataConfig) -> TextSource:
         if is_saved_dataset(folder := Path(spec).expanduser()):
             return open_saved(folder, config.field, unit, normalisation)
         files, skipped = find_files(spec)
-    except OSError as error:  # a folder that may not be entered, a name that is too long, no space for a pipe
+    except OSError as error:  # folder not accessible, name too long, no space for the content of a pipe
         raise DataError(f"{spec[:80]!r} cannot be read: {error.strerror}; give the path of a text file") from None
     records = [is_records(path) for path in files]
     if any(records) and not all(records):
@@ -63,7 +63,7 @@ def open_source(spec: str, config: DataConfig) -> TextSource:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(TextSource):
-    """One or more files, in order, all of text or all of records."""
+    """One or more files, in order: all text, or all records."""
 
     files: tuple[Path, ...]
     skipped: tuple[Path, ...]  # files of a folder that are not text
@@ -73,7 +73,7 @@ class FileSource(TextSource):
     def warnings(self) -> tuple[str, ...]:
         if not self.skipped:
             return ()
-        return (f"{self.spec!r}: skipped {len(self.skipped)} files that are not text, {self.skipped[0].name!r} first",)
+        return (f"{self.spec!r}: skipped {len(self.skipped)} files that are not text, e.g. {self.skipped[0].name!r}",)
 
     def identity(self) -> tuple[object, ...]:
         if self.files[0].name == SPOOLED:
@@ -85,7 +85,7 @@ class FileSource(TextSource):
         return frozenset(str(path.resolve()) for path in self.files)
 
     def stream(self) -> Iterator[str]:
-        """A line never runs on from one file or record into the next: a newline is put between where none is."""
+        """Insert a newline between files and between records that do not end with one."""
         last = "\n"
         for path in self.files:
             if is_records(path):
@@ -105,7 +105,7 @@ class FileSource(TextSource):
 
 
 def form_of(path: Path) -> str:
-    """The suffix that tells what a file holds, whether or not it is compressed."""
+    """Return the suffix that determines the format of a file, ignoring compression."""
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
@@ -114,7 +114,7 @@ def is_records(path: Path) -> bool:
 
 
 def file_identity(path: Path) -> tuple[str, int, int]:
-    """Changes whenever the file does, by its size and time and not by its content."""
+    """Return path, size and modification time, which change whenever the file does."""
     try:
         status = path.stat()
     except OSError as error:
@@ -123,7 +123,7 @@ def file_identity(path: Path) -> tuple[str, int, int]:
 
 
 def read_text(path: Path, chunk: int = CHUNK) -> Iterator[str]:
-    """The text of a file in chunks: strict UTF-8, a byte order mark at the start dropped, newlines as they are."""
+    """Yield the text of a file in chunks: strict UTF-8, without byte order mark, newlines unchanged."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     position = 0  # bytes read so far
     at_start = True
@@ -133,12 +133,12 @@ def read_text(path: Path, chunk: int = CHUNK) -> Iterator[str]:
             nul = data.find(0)
             if nul >= 0:
                 raise DataError(f"{str(path)!r} is not text: NUL byte at offset {position + nul}; give a text file")
-            held = len(decoder.getstate()[0])  # bytes of a character that the last chunk has cut
+            pending = len(decoder.getstate()[0])  # bytes of a character split by the previous chunk
             try:
                 text = decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:
                 raise DataError(
-                    f"{str(path)!r} is not UTF-8 text: {error.reason} at offset {position - held + error.start}; "
+                    f"{str(path)!r} is not UTF-8 text: {error.reason} at offset {position - pending + error.start}; "
                     "convert it, e.g. with iconv -f LATIN1 -t UTF-8, or give a text file"
                 ) from None
             position += len(data)
@@ -151,28 +151,28 @@ def read_text(path: Path, chunk: int = CHUNK) -> Iterator[str]:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Each line that is not empty, without its newline."""
+    """Yield every non-empty line without its newline."""
     for piece in cut(read_text(path)):
         for line in piece.split("\n"):
             if len(line) >= LONGEST_LINE:
                 raise DataError(
-                    f"{str(path)!r} has a line of over 8 MiB, too long to be a document; set data.unit=stream"
+                    f"{str(path)!r} has a line of more than 8 MiB, too long for a document; set data.unit=stream"
                 )
             if line:
                 yield line
 
 
 def read_every_line(path: Path) -> Iterator[str]:
-    """Each line without its end, empty ones too: strict UTF-8, a byte order mark at the start dropped."""
+    """Yield every line without its newline, including empty ones: strict UTF-8, without byte order mark."""
     number = 0
     with open_bytes(path) as file:
         while line := file.readline(LONGEST_LINE):
             number += 1
             where = f"line {number:,} of {str(path)!r}"
             if len(line) == LONGEST_LINE:
-                raise DataError(f"{where} is longer than 8 MiB; give one sentence a line")
+                raise DataError(f"{where} is longer than 8 MiB; give one sentence per line")
             if 0 in line:
-                raise DataError(f"{where} is not text: it holds a NUL byte; give a text file")
+                raise DataError(f"{where} is not text: it contains a NUL byte; give a text file")
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -183,7 +183,7 @@ def read_every_line(path: Path) -> Iterator[str]:
 
 
 def find_files(spec: str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The files that a path, folder, glob or '-' means, and those of a folder that are not text."""
+    """Return the files of a path, folder, glob or '-', and the skipped files of a folder that are not text."""
     path = Path(spec).expanduser()
     if spec == "-" or path.is_fifo() or path.is_char_device():
         return (_spool(spec),), ()
@@ -192,11 +192,11 @@ def find_files(spec: str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     if path.exists():
         return (path,), ()
     if any(character in spec for character in "*?["):
-        # Path.glob takes no absolute patterns
+        # Path.glob does not accept absolute patterns
         matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
         found = sorted(match for match in map(Path, matches) if match.is_file())
         if not found:
-            raise DataError(f"no file matches {spec!r}; check the pattern, and quote it against the shell")
+            raise DataError(f"no file matches {spec!r}; check the pattern, and quote it in the shell")
         return tuple(found), ()
     raise DataError(f"there is no file or folder {spec!r}; {_neighbour(path)}")
 
@@ -218,7 +218,7 @@ def _folder_files(folder: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
             if not name.startswith(".") and path.is_file() and path.stat().st_size:
                 (kept if is_records(path) or _is_text(path) else skipped).append(path)
     if not kept:
-        raise DataError(f"folder {str(folder)!r} holds no text files; give a folder of UTF-8 text or a file")
+        raise DataError(f"folder {str(folder)!r} contains no text files; give a folder of UTF-8 text or a file")
     return tuple(sorted(kept)), tuple(sorted(skipped))
 
 
@@ -231,7 +231,7 @@ def _is_text(path: Path) -> bool:
 
 @functools.cache
 def _spool(spec: str) -> Path:
-    """Standard input or a pipe in a temporary file, since it must be read more than once."""
+    """Copy standard input or a pipe to a temporary file, since it is read several times."""
     folder = tempfile.mkdtemp(prefix="chainrule-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, SPOOLED)
