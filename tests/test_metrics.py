@@ -1,15 +1,15 @@
 from __future__ import annotations
 
+from chainrule.evaluation.answers import AnswerScore
 from chainrule.evaluation.images import ImageScore
 from chainrule.evaluation.labels import LabelScore
 from chainrule.evaluation.likelihood import Score
-from chainrule.evaluation.reading import ReadingScore
 from chainrule.metrics import METRICS, PROGRESS, known_metrics, metric
 from chainrule.training.progress import progress_line
 
 
 def test_every_number_of_a_score_is_a_known_metric() -> None:
-    for score in (Score, ImageScore, LabelScore, ReadingScore):
+    for score in (Score, ImageScore, LabelScore, AnswerScore):
         numbers = {name for name, one in score.model_fields.items() if one.annotation in (int, float)}
         assert numbers - {"words", "impossible"} <= METRICS.keys(), score  # the two are details of --json
 

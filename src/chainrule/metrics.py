@@ -56,9 +56,9 @@ METRICS: dict[str, Metric] = {
     "f1": Metric("F1", ".4f", "higher"),
     "sentence_exact_match": Metric("exact match of the sentence baseline", ".4f"),
     "sentence_f1": Metric("F1 of the sentence baseline", ".4f"),
-    "finds": Metric("overlap", ".4f", "higher"),
-    "answers_here": Metric("answerability accuracy", ".4f", "higher"),
-    "answers_here_majority": Metric("answerability majority baseline", ".4f"),
+    "overlap": Metric("overlap", ".4f", "higher"),
+    "answerability": Metric("answerability accuracy", ".4f", "higher"),
+    "answerability_majority": Metric("answerability majority baseline", ".4f"),
     "questions": Metric("questions"),
     "passages": Metric("passages"),
     # Translations

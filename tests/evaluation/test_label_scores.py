@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chainrule.errors import DataError
+from chainrule.evaluation.answers import best_match, exact_match, f1, normalised_answer
 from chainrule.evaluation.labels import draw_confusion, label_score
-from chainrule.evaluation.reading import best_match, exact_match, f1, normalised_answer
 
 
 def test_metrics_follow_their_definitions() -> None:

@@ -85,7 +85,7 @@ def test_answers_are_found_in_texts_longer_than_a_passage(questions: Path, tmp_p
     score = run.info()["validation"]
     assert score["exact_match"] > 0.9
     assert score["exact_match"] > score["sentence_exact_match"]
-    assert score["answers_here"] > score["answers_here_majority"]
+    assert score["answerability"] > score["answerability_majority"]
     again = load(tmp_path / "run", AnswerRun)
     context = "The cow is blue . The cat is red . The hen is green . The fish is grey ."
     found = again.answer("which colour has the hen ?", context)

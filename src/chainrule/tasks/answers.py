@@ -24,7 +24,7 @@ from chainrule.data.squad import (
 )
 from chainrule.decoding.structured import Span, best_spans
 from chainrule.errors import ConfigError, DataError
-from chainrule.evaluation.reading import ReadingScore, reading_score
+from chainrule.evaluation.answers import AnswerScore, answer_score
 from chainrule.models.reader import SpanReader
 from chainrule.tasks.base import Task, refuse_pairs
 from chainrule.tasks.examples import (
@@ -119,7 +119,7 @@ class AnswerRun(PredictionRun[SpanReader]):
             text = " ".join(found.text.split())
             yield LinePrediction(f"{text}\t{found.probability:.4f}\t{found.nowhere:.4f}", found._asdict())
 
-    def score(self, data: str, *, progress: Callable[[float], None] | None = None) -> ReadingScore:
+    def score(self, data: str, *, progress: Callable[[float], None] | None = None) -> AnswerScore:
         questions, negatives = read_squad(data), self.config.data.negatives
         passages = encode_questions(questions, self.cutter(), negatives=negatives, seed=0)
         result = self.score_questions(questions, passages, progress=progress)
@@ -128,7 +128,7 @@ class AnswerRun(PredictionRun[SpanReader]):
 
     def score_questions(
         self, questions: Sequence[Question], passages: PairedCorpus, *, progress: Callable[[float], None] | None = None
-    ) -> ReadingScore:
+    ) -> AnswerScore:
         """The score of the answers, and of telling which passages have one."""
         cutter = self.cutter()
         # Every question about a context reads the same passages, so a frozen encoder's output is computed once.
@@ -146,7 +146,7 @@ class AnswerRun(PredictionRun[SpanReader]):
                 progress(0.9 * number / len(questions))
         sources, targets = zip(*passages.ids(), strict=True)
         told = [span.log_no_answer < math.log(0.5) for span in self.spans([source.tolist() for source in sources])]
-        return reading_score(questions, found, here=[bool(target[0]) for target in targets], told=told)
+        return answer_score(questions, found, answerable=[bool(target[0]) for target in targets], predicted=told)
 
 
 def _question_and_context(line: str, number: int) -> tuple[str, str]:
@@ -191,7 +191,7 @@ class AnswerData(ExampleData[SpanReader, AnswerRun]):
             **self.embedder,
         }
 
-    def score_split(self, run: AnswerRun, split: str, progress: Callable[[float], None]) -> ReadingScore:
+    def score_split(self, run: AnswerRun, split: str, progress: Callable[[float], None]) -> AnswerScore:
         return run.score_questions(self.questions[split], self.splits[split], progress=progress)
 
 

@@ -22,16 +22,16 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class ReadingScore(Settings):
+class AnswerScore(Settings):
     """Metrics, and those of a baseline: the sentence that shares most words with the question."""
 
     exact_match: float = Field(description="fraction of answers that equal a correct one")
     f1: float = Field(description="mean F1 over words with the best matching correct answer")
     sentence_exact_match: float = Field(description="exact match of the baseline")
     sentence_f1: float
-    finds: float = Field(description="fraction of predicted answers that overlap a correct one in the text")
-    answers_here: float = Field(description="accuracy of predicting whether a passage has an answer")
-    answers_here_majority: float = Field(description="the same for always predicting the majority")
+    overlap: float = Field(description="fraction of predicted answers that overlap a correct one in the text")
+    answerability: float = Field(description="accuracy of predicting whether a passage has an answer")
+    answerability_majority: float = Field(description="the same for always predicting the majority")
     questions: int
     passages: int = Field(description="number of pairs of a question and a passage")
 
@@ -59,11 +59,11 @@ def best_match(measure: Callable[[str, str], float], found: str, right: Sequence
     return max(measure(found, one) for one in right or ("",))
 
 
-def reading_score(
-    questions: Sequence[Question], answers: Sequence[Answer], *, here: Sequence[bool], told: Sequence[bool]
-) -> ReadingScore:
+def answer_score(
+    questions: Sequence[Question], answers: Sequence[Answer], *, answerable: Sequence[bool], predicted: Sequence[bool]
+) -> AnswerScore:
     """Score one answer per question, and the predictions of whether passages have an answer."""
-    if not questions or not here:
+    if not questions or not answerable:
         raise DataError("no questions to score; give at least one")
     sentences = [likeliest_sentence(one.question, one.context) for one in questions]
 
@@ -71,16 +71,16 @@ def reading_score(
         right = ([answer.text for answer in asked.answers] for asked in questions)
         return sum(best_match(measure, *pair) for pair in zip(found, right, strict=True)) / len(questions)
 
-    return ReadingScore(
+    return AnswerScore(
         exact_match=mean(exact_match, [one.text for one in answers]),
         f1=mean(f1, [one.text for one in answers]),
         sentence_exact_match=mean(exact_match, sentences),
         sentence_f1=mean(f1, sentences),
-        finds=sum(_overlaps(one, asked) for one, asked in zip(answers, questions, strict=True)) / len(questions),
-        answers_here=sum(one == other for one, other in zip(here, told, strict=True)) / len(here),
-        answers_here_majority=max(sum(here), len(here) - sum(here)) / len(here),
+        overlap=sum(_overlaps(one, asked) for one, asked in zip(answers, questions, strict=True)) / len(questions),
+        answerability=sum(one == other for one, other in zip(answerable, predicted, strict=True)) / len(answerable),
+        answerability_majority=max(sum(answerable), len(answerable) - sum(answerable)) / len(answerable),
         questions=len(questions),
-        passages=len(here),
+        passages=len(answerable),
     )
 
 
