@@ -6,7 +6,7 @@ from importlib import resources
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chainrule.families import single_families
@@ -58,6 +58,7 @@ def test_durations_are_in_seconds_minutes_and_hours(log: bool) -> None:
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=5))
+@example([5.0, 4.999999999999999])
 def test_a_range_has_a_margin_even_if_all_values_are_equal(values: list[float]) -> None:
     low, high = around(values)
     assert low < min(values) <= max(values) < high

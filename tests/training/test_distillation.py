@@ -74,7 +74,7 @@ def test_a_parallel_run_is_trained_validated_loaded_and_scored(
     found = again.score("cba", source="abc")
     assert found.tokens == 4
     assert (run.path / "card.md").read_text().count("nats/token") == 1
-    with pytest.raises(DecodingError, match="has no next one"):
+    with pytest.raises(DecodingError, match="does not predict a next one"):
         again.token_scores("cba", source="abc")
 
 
@@ -154,7 +154,7 @@ def test_a_run_that_cannot_teach_is_refused_in_one_line(words: dict[str, str], t
     for wrong, message in ((ngram, "give a run that translates"), (tmp_path / "nowhere", "no run at")):
         with pytest.raises(RunError, match=message):
             train("nonautoregressive", tmp_path / "run", words, distil_from=wrong)
-    with pytest.raises(ConfigError, match=r"data.distil_from is about pairs"):
+    with pytest.raises(ConfigError, match=r"is not a translation model, but data.distil_from is set"):
         chainrule.train("ngram", data=str(text_file), out=tmp_path / "other", distil_from=ngram)
 
 

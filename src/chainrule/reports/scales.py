@@ -50,7 +50,9 @@ def around(values: Sequence[float], *, log: bool = False, margin: float = 0.08) 
         low, high = around([math.log(value) for value in values], margin=margin)
         return math.exp(low), math.exp(high)
     low, high = min(values), max(values)
-    padding = margin * (high - low) or max(0.1, 0.05 * abs(high))
+    padding = margin * (high - low)
+    if padding <= 1e-9 * max(abs(low), abs(high)):  # equal values, up to rounding
+        padding = max(0.1, 0.05 * abs(high))
     return low - padding, high + padding
 
 
