@@ -18,7 +18,7 @@ from chainrule.tasks import Run, load, open_data, task_of_family
 from chainrule.tasks.base import choose_device
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.process import keep_freed_memory
-from chainrule.training.progress import Reporter
+from chainrule.training.progress import Reporter, console_reporter
 from chainrule.training.warm_start import WarmStart
 
 __all__ = ["Run", "load", "train"]
@@ -30,6 +30,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     scored: bool = True,
+    progress: bool = True,
     reporter: Reporter | None = None,
     **options: Unpack[TrainOptions],
 ) -> Run:
@@ -38,9 +39,9 @@ def train(
     All other settings are given in `settings`, nested as in a config file: {"model": {"width": 256}, "train":
     {"batch_tokens": 8192}}, or in `overrides`: ["model.width=256"]. In order of increasing precedence: the family's
     recipe, the config file, `settings`, the options, `overrides`. After training, the validation and test data are
-    scored unless `scored` is false.
+    scored unless `scored` is false. Progress is shown on standard error unless `progress` is false.
     """
-    reporter = reporter or Reporter()
+    reporter = reporter or (console_reporter() if progress else Reporter())
     if not issubclass(family_named(family), CountModel | Trainable):
         raise TrainingError(f"a {family} is composed of trained runs; create it with: chainrule mix RUN1 RUN2 …")
     file = options.get("config")

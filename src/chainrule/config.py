@@ -9,10 +9,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from chainrule.errors import ConfigError, nearest
 
@@ -70,6 +70,15 @@ class ImageForm(Settings):
         return self.channels * self.height * self.width
 
 
+def _column(value: Any) -> Any:
+    """A column number is as good as its digits: `--set data.tag_column=2` is read as an integer."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Column = Annotated[str, BeforeValidator(_column)]
+"""The name of a field or column, or the number of a column, counted from 1."""
+
+
 class DataConfig(Settings):
     """Where the data comes from, and how it is split and preprocessed."""
 
@@ -103,12 +112,12 @@ class DataConfig(Settings):
     )
     valid_source: str | None = Field(None, description="translation: the source text of `valid`")
     test_source: str | None = Field(None, description="translation: the source text of `test`")
-    source_field: str | None = Field(
+    source_field: Column | None = Field(
         None,
         description="translation: field, column (from 1) or language of the source; default: source, 1, the first; "
         "classification: field or column of the text; default: text, sentence, 1",
     )
-    target_field: str | None = Field(
+    target_field: Column | None = Field(
         None,
         description="translation: field, column (from 1) or language of the target; default: target, 2, the second; "
         "classification: field or column of the label; default: label, class, category, 2",
@@ -140,7 +149,7 @@ class DataConfig(Settings):
     )
     image: ImageForm | None = Field(None, description="images: their format; detected in the data, not set by users")
 
-    tag_column: str | None = Field(
+    tag_column: Column | None = Field(
         None, description="tagging: CoNLL-U name or number (from 1) of the tag column; none: UPOS, or the last column"
     )
     passage_length: int = Field(200, ge=2, description="reading: tokens per passage of a long context")

@@ -10,6 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def _umask() -> int:
+    mask = os.umask(0)  # the only portable way to read it is to set it
+    os.umask(mask)
+    return mask
+
+
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; the file takes its real name when the block ends without an error."""
@@ -17,9 +23,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
-    temporary.chmod(0o644)
     try:
         yield temporary
+        temporary.chmod(0o666 & ~_umask())  # whatever the writer has set; temporary files are private
         _sync(temporary)
         temporary.replace(path)
         _sync(path.parent)
@@ -32,10 +38,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """As `whole_file` for a folder. If another process has created it meanwhile, that one is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    temporary.chmod(0o755)
     try:
         yield temporary
+        temporary.chmod(0o777 & ~_umask())
         for file in temporary.iterdir():
+            if file.is_file():
+                file.chmod(0o666 & ~_umask())
             _sync(file)
         _sync(temporary)
         try:

@@ -47,6 +47,10 @@ METRICS: dict[str, Metric] = {
     # Labels and tags
     "macro_f1": Metric("macro-F1", ".4f", "higher"),
     "majority": Metric("majority baseline", ".4f"),
+    "entity_precision": Metric("entity precision", ".4f", "higher"),
+    "entity_recall": Metric("entity recall", ".4f", "higher"),
+    "entity_f1": Metric("entity F1", ".4f", "higher"),
+    "entities": Metric("entities"),
     "nats_per_label": Metric("nats/label", ".3f", "lower"),
     "whole": Metric("sentence accuracy", ".4f", "higher"),
     "examples": Metric("labels"),
@@ -65,6 +69,9 @@ METRICS: dict[str, Metric] = {
     "bleu": Metric("BLEU", ".1f", "higher"),
     "chrf": Metric("chrF", ".1f", "higher"),
 }
+
+HEADLINES = ("bits_per_byte", "bits_per_dim", "entity_f1", "accuracy", "f1", "nats_per_token")
+"""The metrics that stand for a score in one line, the first that there is."""
 
 PROGRESS = (
     "loss", "bits_per_byte", "bits_per_dim", "valid_nats_per_token", "valid_accuracy", "valid_bleu", "valid_chrf",

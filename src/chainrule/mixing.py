@@ -27,7 +27,7 @@ from chainrule.tasks.base import require
 from chainrule.tasks.sequences import SequenceRun
 from chainrule.tasks.text import text_splits
 from chainrule.training.checkpoint import RunFolder
-from chainrule.training.progress import Reporter
+from chainrule.training.progress import Reporter, console_reporter
 
 KINDS: dict[str, type[Blend]] = {"mixture": Mixture, "ensemble": Ensemble}
 
@@ -45,6 +45,7 @@ def mix(
     device: str = "auto",
     threads: int | None = None,
     scored: bool = True,
+    progress: bool = True,
     reporter: Reporter | None = None,
 ) -> SequenceRun:
     """Make one run of several over one vocabulary; the words are those of `chainrule mix`.
@@ -56,7 +57,7 @@ def mix(
     With `neural_cache`, every part that supports one gets a neural cache of that many tokens (`compose.neural_cache`);
     a single run may then be given.
     """
-    reporter = reporter or Reporter()
+    reporter = reporter or (console_reporter() if progress else Reporter())
     for word, given, known in (("kind", kind, KINDS), ("gate", gate, GATES)):
         if given not in known:
             raise ConfigError(f"unknown {word} {given!r}; {nearest(given, known)}")

@@ -74,7 +74,7 @@ def mix(
     """
     use_threads(threads)
     import chainrule
-    from chainrule.training.progress import LiveLine
+    from chainrule.training.progress import console_reporter
 
     run = chainrule.mix(
         runs,
@@ -87,7 +87,7 @@ def mix(
         seed=seed,
         device=device,
         threads=threads,
-        reporter=LiveLine(errors),
+        reporter=console_reporter(errors),
     )
     if json:
         print_json({**run.info(), "gate": _fit(run)})

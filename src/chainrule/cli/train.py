@@ -73,9 +73,9 @@ def train(
     """
     use_threads(options["threads"])
     import chainrule
-    from chainrule.training.progress import LiveLine
+    from chainrule.training.progress import console_reporter
 
-    run = chainrule.train(family, overrides=set_ or [], reporter=LiveLine(errors), **options)
+    run = chainrule.train(family, overrides=set_ or [], reporter=console_reporter(errors), **options)
     if json:
         print_json(run.info())
     else:

@@ -172,6 +172,7 @@ def run_job(folder: ComparisonFolder, name: str) -> None:
             },
             resume=True,
             scored=False,
+            progress=False,
         ),
         SequenceRun,  # type: ignore[type-abstract]  # only an isinstance check
     )

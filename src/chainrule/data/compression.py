@@ -90,5 +90,6 @@ class _ZstdFile(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        self._file.close()
+        if hasattr(self, "_file"):  # not if the constructor has raised
+            self._file.close()
         super().close()

@@ -130,6 +130,11 @@ def prepare_tagged(
     examples, names, warnings = split_examples(config, lambda spec: read_tagged(spec, config))
     train = examples["training"]
     tags = tuple(labels) or in_order({tag for one in train for tag in one.tags})
+    if len(tags) < 2:
+        raise DataError(
+            f"all words of the training data have the tag {tags[0]!r}, so there is nothing to learn; choose the column "
+            "of the tags with data.tag_column"
+        )
     if tokenizer is None:
         if tokenizer_spec != "chars":
             raise ConfigError(f"a tagger reads characters, and the tokenizer is {tokenizer_spec!r}; leave it out")

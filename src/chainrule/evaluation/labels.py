@@ -33,6 +33,10 @@ class LabelScore(Settings):
     examples: int = Field(description="number of labels")
     texts: int
     whole: float | None = Field(None, description="fraction of sentences whose tags are all correct")
+    entity_precision: float | None = Field(None, description="of BIO or IOBES entities, by type and both ends")
+    entity_recall: float | None = None
+    entity_f1: float | None = None
+    entities: int | None = Field(None, description="number of entities in the data")
     f1: dict[str, float] = Field(description="of each label")
     confusion: tuple[tuple[int, ...], ...] = Field(description="counts; rows are correct, columns predicted labels")
 

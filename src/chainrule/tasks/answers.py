@@ -54,7 +54,7 @@ class PredictedAnswer(NamedTuple):
 NO_TEXT = PredictedAnswer("", 0.0, 1.0, -1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AnswerRun(PredictionRun[SpanReader]):
     """A model of answers given questions and passages.
 

@@ -10,6 +10,7 @@ Runs that score texts, and runs that can be mixed and compared, are in `tasks.se
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, cast
 
+import numpy as np
 import torch
 from typing_extensions import TypeVar
 
@@ -31,8 +33,9 @@ from chainrule.families import build
 from chainrule.interface.base import AutoregressiveModel, CountModel, Model, NeuralModel, Trainable
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
-from chainrule.metrics import known_metrics
+from chainrule.metrics import HEADLINES, known_metrics
 from chainrule.objectives import Noise
+from chainrule.tasks.notebook import run_html
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
@@ -44,6 +47,7 @@ from chainrule.training.warm_start import WarmStart
 if TYPE_CHECKING:
     from chainrule.tasks.sequences import ComparisonData
 
+UNIGRAM_TOLERANCE = 0.02  # a model may be this much worse than token frequencies without a warning
 VALIDATION_PIECES = 16  # parts of a stream that are validated in parallel during training
 
 ModelT = TypeVar("ModelT", bound=Trainable)
@@ -240,11 +244,21 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
             measure=self.validation_metrics(model, config),
             bytes_per_token=self.bytes_per_token,
             unit=self.unit,
+            diverged_above=self.diverged_above(model),
         )
         self.create(folder, config)
         if resume and (saved := folder.last_state()) is not None:
             trainer.restore(saved)
-        return trainer.run()
+        outcome = trainer.run()
+        self.check_outcome(model, outcome, settings, reporter)
+        return outcome
+
+    def diverged_above(self, model: ModelT) -> float:
+        """The validation loss, in nats per token, from which on training has diverged; by default only infinity."""
+        return math.inf
+
+    def check_outcome(self, model: ModelT, outcome: Outcome, settings: TrainConfig, reporter: Reporter) -> None:
+        """Warn about a model that has learned nothing; by default there is no baseline to compare with."""
 
     def score(self, run: RunT, reporter: Reporter) -> None:
         """Score all held-out splits and store the results in scores.jsonl."""
@@ -253,6 +267,24 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
 
 class LikelihoodData(TrainingData[DensityT, RunT]):
     """Data that is validated and scored by the likelihood of the model."""
+
+    def diverged_above(self, model: DensityT) -> float:
+        """Twice the loss of the uniform distribution, for models whose loss is that of the next token."""
+        return 2 * math.log(model.vocabulary) + 1 if isinstance(model, NeuralModel) else math.inf
+
+    def check_outcome(self, model: DensityT, outcome: Outcome, settings: TrainConfig, reporter: Reporter) -> None:
+        """Warn if the best weights predict worse than the token frequencies of the training data."""
+        if settings.best_by != "loss" or outcome.reason == "stopped":
+            return
+        counts = self.corpus.counts(model.vocabulary).astype(np.float64) + 1.0  # add-one smoothing
+        held_out = np.asarray(self.monitored.corpus.tokens[: settings.validate_tokens])
+        unigram = float(-np.log(counts[held_out] / counts.sum()).mean())
+        if outcome.best > unigram * (1 + UNIGRAM_TOLERANCE):
+            reporter.note(
+                f"the model is worse than a unigram model: {outcome.best:.3f} against {unigram:.3f} nats/token on the "
+                f"validation data; train longer, or lower train.learning_rate ({settings.learning_rate:g}) and "
+                f"train.muon_learning_rate ({settings.muon_learning_rate:g})"
+            )
 
     def validate(self, model: DensityT, settings: TrainConfig) -> float:
         """On a part of the validation data, as pieces in parallel and windows without overlap."""
@@ -307,7 +339,7 @@ class ScoreReport(NamedTuple):
     tokens: Sequence[TextToken] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Run(ABC, Generic[ModelT_co]):
     """A trained model and the record of its training. What can be done with it depends on its task."""
 
@@ -337,6 +369,18 @@ class Run(ABC, Generic[ModelT_co]):
     @property
     def path(self) -> Path:
         return self.folder.path
+
+    def __repr__(self) -> str:
+        scores = [one for one in self.folder.records("scores.jsonl") if one.get("split") == "validation"]
+        known = {key: metric(value) for key, metric, value in known_metrics(scores[-1] if scores else {})}
+        shown = next((known[key] for key in HEADLINES if key in known), "not scored")
+        return (
+            f"<{type(self).__name__} {self.path}: {self.config.family}, {parameters(self.model):,} parameters, {shown}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Facts and scores as tables, for notebooks."""
+        return run_html(self.info(), self.summary_rows())
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
@@ -431,7 +475,7 @@ class Run(ABC, Generic[ModelT_co]):
         return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TokenizerRun(Run[ModelT_co]):
     """A run with a tokenizer."""
 

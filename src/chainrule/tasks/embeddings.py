@@ -38,7 +38,7 @@ Matrix = npt.NDArray[np.float32]
 # Runs
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EmbeddingRun(TokenizerRun[ModelT_co]):
     """A model that gives every token of a text a vector."""
 
@@ -98,7 +98,7 @@ class EmbeddingRun(TokenizerRun[ModelT_co]):
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ContextualRun(EmbeddingRun[Model]):
     """An embedder whose vectors depend on the context of a token."""
 

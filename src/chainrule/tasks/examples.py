@@ -55,7 +55,7 @@ class LinePrediction(NamedTuple):
     record: dict[str, Any]  # for programs
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PredictionRun(TokenizerRun[NeuralT_co]):
     """A model of a short target given a text, with the tokenizer of the text."""
 

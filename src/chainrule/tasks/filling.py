@@ -47,7 +47,7 @@ class FilledText(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FillingRun(EmbeddingRun[Model]):
     """A model that fills gaps. It also embeds texts."""
 

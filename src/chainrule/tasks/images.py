@@ -49,7 +49,7 @@ class Drawing(NamedTuple):
     known: int  # number of values of each image that are drawn
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ImageRun(SequenceRun):
     """A model of images of one size and a known number of levels."""
 

@@ -53,7 +53,7 @@ class LabelPrediction(NamedTuple):
     cut: bool  # whether the text was longer than the model's context and was cut
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ConfusionRun(PredictionRun[NeuralT_co]):
     """A run whose score has a confusion matrix."""
 
@@ -65,7 +65,7 @@ class ConfusionRun(PredictionRun[NeuralT_co]):
         return ScoreReport(values, score_rows(values), tables={"F1": found.f1})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LabelRun(ConfusionRun[Classifier]):
     """A model of labels given texts."""
 

@@ -31,7 +31,7 @@ class ScoredCorpus(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TokenRun(TokenizerRun[TextModelT_co]):
     """A run whose model is a distribution over texts."""
 
@@ -124,7 +124,7 @@ class SequenceSplits(NamedTuple):
     test: Corpus | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SequenceRun(Run[AutoregressiveModel]):
     """A run whose model is of sequences without a source: such runs can be mixed and compared."""
 

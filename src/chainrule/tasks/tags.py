@@ -20,6 +20,7 @@ from chainrule.decoding.beam import beam_search
 from chainrule.decoding.generation import Generation
 from chainrule.decoding.structured import viterbi
 from chainrule.errors import ConfigError, nearest
+from chainrule.evaluation.entities import entity_score, has_entities
 from chainrule.evaluation.labels import LabelScore, label_score
 from chainrule.models.tagger import Tagger
 from chainrule.tasks.base import Task, TrainingBatches, refuse_pairs
@@ -45,7 +46,7 @@ class TaggedSentence(NamedTuple):
     log_prob: float  # nats of these tags given the words
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TagRun(ConfusionRun[Tagger]):
     """A model of tags given words."""
 
@@ -139,12 +140,24 @@ class TagRun(ConfusionRun[Tagger]):
         right = [row.tolist() for row in pairs.target.documents()]
         found = self.decode(rows, [len(tags) for tags in right], search=search, beam=beam, progress=progress)
         whole = sum(one.ids == tags for one, tags in zip(found, right, strict=True)) / len(right)
-        return label_score(
+        score = label_score(
             [tag for tags in right for tag in tags],
             [tag for one in found for tag in one.ids],
             self.labels,
             texts=len(right),
             whole=whole,
+        )
+        if not has_entities(self.labels):
+            return score
+        named = [[[self.labels[tag] for tag in tags] for tags in rows] for rows in (right, [one.ids for one in found])]
+        entity = entity_score(*named)
+        return score.model_copy(
+            update={
+                "entity_precision": entity.precision,
+                "entity_recall": entity.recall,
+                "entity_f1": entity.f1,
+                "entities": entity.entities,
+            }
         )
 
     def about(self) -> dict[str, Any]:

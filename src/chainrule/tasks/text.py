@@ -101,7 +101,7 @@ class GeneratedText(NamedTuple):
     finished: str  # "eos", "stop" or "length"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
     """A language model with its tokenizer."""
 

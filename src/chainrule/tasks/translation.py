@@ -49,7 +49,7 @@ VALIDATION_METRICS = ("valid_bleu", "valid_chrf", "valid_exact_match", "bleu_sig
 # Runs
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel]):
     """A model of a target given a source, with the tokenizers of both."""
 

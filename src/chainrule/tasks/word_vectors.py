@@ -33,7 +33,7 @@ from chainrule.training.progress import Reporter
 LINE_END = "\n"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class WordVectorRun(EmbeddingRun[Word2Vec]):
     """A model with one vector for each word. It also embeds texts, by their words."""
 

@@ -28,6 +28,7 @@ SECONDS_BETWEEN_CHECKPOINTS = 60.0
 VALIDATIONS = 10  # per run, unless train.validate_every is set
 VALIDATION_FRACTION = 0.1  # of a budget in minutes, at most
 LOG_LINES = 100  # per run, unless train.log_every is set
+NOT_FINITE = "the validation loss is not finite"
 LARGEST = 1e9  # nats; replaces infinity in records, which JSON does not have
 
 
@@ -83,6 +84,7 @@ class Trainer:
     bytes_per_token: float | None  # None if the loss does not convert to bits per byte
     unit: str = "byte"  # "dim" for images: one channel of one pixel
     measure: Callable[[], Record] = dict  # further metrics of the current weights
+    diverged_above: float = math.inf  # nats/token of a validation from which on training has failed
     at: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
@@ -148,7 +150,8 @@ class Trainer:
         loss = self.learner.gradient(batch)
         norm = self._clip()
         if not math.isfinite(loss.total) or not math.isfinite(norm):
-            raise TrainingError(self._not_finite(loss))
+            problem = f"the loss or its gradient is not finite (loss {loss.total / loss.tokens:.3g})"
+            raise TrainingError(self._diverged(problem, self.at.step + 1))
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -158,12 +161,12 @@ class Trainer:
         limit = self.config.clip or math.inf
         return float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
 
-    def _not_finite(self, loss: Loss) -> str:
+    def _diverged(self, problem: str, step: int) -> str:
         saved = self.folder.last_step()
         kept = f"the checkpoint of step {saved} is kept" if saved is not None else "no checkpoint was saved yet"
         return (
-            f"the loss or its gradient is not finite at step {self.at.step + 1} (loss {loss.total / loss.tokens:.3g}); "
-            f"{kept}; lower train.learning_rate ({self.config.learning_rate:g}) or "
+            f"training has diverged at step {step}: {problem}; {kept}; "
+            f"lower train.learning_rate ({self.config.learning_rate:g}) or "
             f"train.muon_learning_rate ({self.config.muon_learning_rate:g}), or set train.clip=1.0"
         )
 
@@ -219,6 +222,9 @@ class Trainer:
         if self.recent is not None:
             self.recent.keep(self.model)
         value, average = min(self._candidates(), key=lambda candidate: candidate[0])
+        if not value <= self.diverged_above or value == math.inf:
+            problem = f"the validation loss is {value:.3g} nats/token" if value < math.inf else NOT_FINITE
+            raise TrainingError(self._diverged(problem, self.at.step))
         with _averaged(average, self.model):
             metrics = {**self.learner.metrics(self.feed.batch(self.at.position)), **self.measure()}
             score = self.selection_score(value, metrics)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,66 @@ class Reporter:
 
     def end(self) -> None:
         """The stage has ended."""
+
+
+def console_reporter(console: Console | None = None) -> Reporter:
+    """A progress bar on a terminal; lines of text elsewhere. By default on standard error."""
+    from rich.console import Console
+
+    console = console or Console(stderr=True)
+    return LiveLine(console) if console.is_terminal else LogLines(console)
+
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class LogLines(Reporter):
+    """Progress as lines of text, for pipes and log files: at the start of a stage, every 30 seconds, and at its end."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console = console
+        self.clock = clock
+        self.label = ""
+        self.progress = 0.0
+        self.metrics = ""
+        self.began = self.printed = clock()
+
+    def begin(self, label: str) -> None:
+        self.label, self.progress, self.metrics = label, 0.0, ""
+        self.began = self.printed = self.clock()
+        self._print(label)
+
+    def preparing(self, stage: str, done: int, total: int) -> None:
+        if stage != self.label:
+            self.begin(stage)
+        self.update(done / max(1, total), {})
+        if done >= total:
+            self.end()
+
+    def note(self, text: str) -> None:
+        self._print(f"note: {text}")
+
+    def update(self, progress: float, record: Record) -> None:
+        self.progress = progress
+        self.metrics = progress_line(record) or self.metrics
+        if self.clock() - self.printed >= SECONDS_BETWEEN_LINES:
+            self._line(f"{min(progress, 1.0):.0%}")
+
+    def validated(self, record: Record) -> None:
+        self._print(f"step {record['step']}: {progress_line(record)}")
+
+    def end(self) -> None:
+        if self.label:
+            self._line("done" if self.progress >= 1.0 else f"ended at {self.progress:.0%}")
+            self.label = ""
+
+    def _line(self, state: str) -> None:
+        parts = [f"{self.label}: {state}, {self.clock() - self.began:,.0f} s", *filter(None, [self.metrics])]
+        self._print(" · ".join(parts))
+        self.printed = self.clock()
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveLine(Reporter):
@@ -73,11 +135,6 @@ class LiveLine(Reporter):
 
     def update(self, progress: float, record: Record) -> None:
         self.bar.update(self.task, completed=progress, metrics=progress_line(record))
-
-    def validated(self, record: Record) -> None:
-        # A pipe or a log file shows no bar, so each validation prints a line.
-        if not self.console.is_terminal:
-            self.console.print(f"step {record['step']}: {progress_line(record)}")
 
     def end(self) -> None:
         self.bar.stop()
