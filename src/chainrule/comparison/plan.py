@@ -15,6 +15,7 @@ from chainrule.config import DataConfig, Settings, TrainConfig, apply_overrides
 from chainrule.errors import ConfigError, nearest
 from chainrule.families import build, family
 from chainrule.interface.base import CountModel, NeuralModel
+from chainrule.reports.formatting import duration
 from chainrule.tasks.sequences import ComparisonData
 
 TEST_FRACTION = 0.1  # of the data, for the metrics, unless the user gives a validation or test file
@@ -57,9 +58,9 @@ class ComparisonPlan(Settings):
     def budget(self) -> str:
         """The budget per family, for display."""
         threads = f"{self.threads} thread" + ("s" if self.threads > 1 else "")
-        if self.tokens is not None:
+        if self.job_minutes is None:
             return f"{self.tokens:,} training tokens each, on {threads}"
-        return f"{self.job_minutes:.3g} minutes of training each, on {threads}, {self.workers} at a time"
+        return f"{duration(60 * self.job_minutes)} of training each, on {threads}, {self.workers} at a time"
 
 
 def make_plan(
