@@ -29,6 +29,10 @@ class Registry(Mapping[str, type[Entry]]):
         found: type[Entry] = getattr(importlib.import_module(f"chainrule.{module}"), kind)
         return found
 
+    def names(self, package: str) -> list[str]:
+        """The names whose classes are in a package, without importing them."""
+        return [name for name, home in self._homes.items() if home.startswith(f"{package}.")]
+
     def __contains__(self, name: object) -> bool:
         return name in self._homes
 
@@ -79,7 +83,7 @@ FAMILIES: Registry[Model] = Registry(
 def family(name: str) -> type[Model]:
     """The class of a family; an unknown name is a ConfigError that names the nearest known one."""
     if name not in FAMILIES:
-        raise ConfigError(f"unknown family {name!r}; {nearest(name, FAMILIES)}")
+        raise ConfigError(f"unknown family {name!r}; {nearest(name, FAMILIES.names('models'))}")
     return FAMILIES[name]
 
 

@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from chainrule.errors import ConfigError
+
 
 def _umask() -> int:
     mask = os.umask(0)  # the only portable way to read it is to set it
@@ -54,6 +56,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def require_parent(path: Path) -> None:
+    """Raise ConfigError if the folder of an output file does not exist: a mistyped path creates nothing."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"no folder {str(path.parent)!r} for {path.name!r}; create it, or choose another path")
 
 
 def write_whole(path: Path, text: str) -> None:

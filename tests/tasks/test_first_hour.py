@@ -161,3 +161,53 @@ def test_compare_is_a_function_of_the_package() -> None:
 
 def test_a_missing_run_is_one_line(chainrule: Command, tmp_path: Path) -> None:
     refused(chainrule("info", tmp_path / "nowhere"), "no run at")
+
+
+def test_an_output_file_in_a_folder_that_does_not_exist_is_refused_and_nothing_is_created(
+    chainrule: Command, text_file: Path, tmp_path: Path
+) -> None:
+    package.train("ngram", data=str(text_file), out=tmp_path / "run", progress=False)
+    for command in (
+        ("draw", tmp_path / "run", "--out", tmp_path / "missing" / "grid.png"),
+        ("embed", tmp_path / "run", "--out", tmp_path / "missing" / "vectors.npz"),
+        ("align", tmp_path / "run", "--source", "a", "--out", tmp_path / "missing" / "map.png"),
+    ):
+        refused(chainrule(*command), "no folder", "create it")
+    assert not (tmp_path / "missing").exists()
+
+
+def test_export_does_not_write_into_a_folder_that_is_not_empty(
+    chainrule: Command, text_file: Path, tmp_path: Path
+) -> None:
+    package.train("ngram", data=str(text_file), out=tmp_path / "run", progress=False)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "model.arpa").write_text("precious")
+    refused(chainrule("export", tmp_path / "run", "--to", "arpa", "--out", out), "is not empty", "--overwrite")
+    assert (out / "model.arpa").read_text() == "precious"
+    assert chainrule("export", tmp_path / "run", "--to", "arpa", "--out", out, "--overwrite").code == 0
+    assert (out / "model.arpa").read_text() != "precious"
+
+
+def test_a_device_that_is_missing_is_not_offered(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    outcome = chainrule("train", "ngram", "--data", text_file, "--device", "cuda", "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert "device 'cuda' is not available on this machine; choose auto or cpu" in outcome.err
+
+
+def test_an_unknown_family_is_answered_with_families_that_can_be_trained(chainrule: Command, tmp_path: Path) -> None:
+    outcome = chainrule("train", "zzz", "--data", "builtin:prose", "--out", tmp_path / "run")
+    assert "unknown family 'zzz'; choose from: attentive_conv" in outcome.err
+    assert "mixture" not in outcome.err
+
+
+def test_word_perplexity_is_left_out_where_there_are_no_words(tmp_path: Path) -> None:
+    chinese = tmp_path / "chinese.txt"
+    chinese.write_text("春眠不觉晓处处闻啼鸟夜来风雨声花落知多少\n" * 60, encoding="utf-8")
+    run = package.train("ngram", data=str(chinese), out=tmp_path / "run", progress=False)
+    assert run.info()["validation"]["word_perplexity"] is None
+    assert "word perplexity" not in (tmp_path / "run" / "card.md").read_text()

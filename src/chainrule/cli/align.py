@@ -9,6 +9,7 @@ import typer
 
 from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_translation_run, print_json
 from chainrule.errors import ConfigError, MissingExtra
+from chainrule.files import require_parent
 
 if TYPE_CHECKING:
     from chainrule.decoding import Alignment
@@ -46,6 +47,8 @@ def align(
     """
     if not source.strip():
         raise ConfigError("--source is empty; give a text")
+    if out is not None:
+        require_parent(out)
     opened = open_translation_run(run, device=device, threads=threads, checkpoint=checkpoint)
     found = opened.align(source, target, beam=beam)
     if out is not None:
@@ -91,7 +94,6 @@ def plot_attention(found: Alignment, out: Path) -> None:
     axes.set_xlabel("source")
     axes.set_ylabel("target")
     figure.colorbar(picture, label="attention")
-    out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_image_run, output
+from chainrule.files import require_parent
 
 FRAMES = {".gif": 64, ".png": 12}  # frames of the generation, by file format
 
@@ -56,6 +57,8 @@ def draw(
 
     With --complete, the first image of the grid is the original.
     """
+    for path in filter(None, (out, grow)):
+        require_parent(path)
     opened = open_image_run(run, device=device, threads=threads, checkpoint=checkpoint)
     import numpy as np
     from rich.progress import track

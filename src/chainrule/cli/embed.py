@@ -12,6 +12,7 @@ import typer
 from chainrule.cli.lines import text_lines, with_line_count
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_embedding_run
 from chainrule.errors import ConfigError
+from chainrule.files import require_parent
 
 if TYPE_CHECKING:
     from chainrule.tasks.embeddings import EmbeddingRun
@@ -54,6 +55,8 @@ def embed(
         raise ConfigError("refusing to print binary data to a terminal; use --out vectors.npz, or redirect with >")
     if out is not None and out.suffix not in FORMATS:
         raise ConfigError(f"--out {str(out)!r} must end with .npz or .npy")
+    if out is not None:
+        require_parent(out)
     opened = open_embedding_run(run, device=device, threads=threads, checkpoint=checkpoint)
     arrays = _arrays(
         opened, with_line_count(text_lines(sys.stdin.buffer), "embedding"), per_token=per_token, layer=layer
@@ -63,7 +66,6 @@ def embed(
         return
     from chainrule.files import whole_file
 
-    out.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(out) as temporary, temporary.open("wb") as file:
         if out.suffix == ".npy":
             np.save(file, arrays["vectors"])

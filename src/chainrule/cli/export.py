@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from chainrule.cli.options import Json, RunPath, open_run, output, print_json
+from chainrule.errors import ConfigError
 
 
 class ExchangeFormat(StrEnum):
@@ -28,6 +29,7 @@ def export(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Allow a folder that is not empty.")] = False,
     json: Json = False,
 ) -> None:
     """Convert a run to the file format of another tool.
@@ -38,6 +40,8 @@ def export(
 
         chainrule export runs/ngram --to arpa --out exported
     """
+    if out.is_dir() and any(out.iterdir()) and not overwrite:
+        raise ConfigError(f"{str(out)!r} is not empty; choose another folder, or replace files with --overwrite")
     from chainrule.interop.exchange import export_arpa, export_huggingface, export_word2vec
 
     opened = open_run(run, device="cpu")

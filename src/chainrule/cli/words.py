@@ -12,6 +12,7 @@ import typer
 from chainrule.cli.align import installed_fonts
 from chainrule.cli.options import Json, RunPath, errors, open_run, output, print_json, print_table, show
 from chainrule.errors import ConfigError, MissingExtra
+from chainrule.files import require_parent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,6 +98,8 @@ def _check(query: WordQuery, about: Sequence[str], out: Path | None) -> None:
             raise ConfigError(f"{query} takes {what}, got {len(about)}: {' '.join(about)}")
     if query is WordQuery.map and (out is None or out.suffix not in PLOT_FORMATS):
         raise ConfigError(f"map writes a plot, and --out is {str(out)!r}; use a .png, .svg or .pdf file")
+    if query is WordQuery.map and out is not None:
+        require_parent(out)
     if query is not WordQuery.map and out is not None:
         raise ConfigError(f"--out is an option of map; remove it, or use map instead of {query}")
 
@@ -169,7 +172,6 @@ def plot_map(vectors: WordVectors, word: str, count: int, out: Path) -> None:
     axes.set_title(f"{word} and its {len(names) - 1} nearest words")
     figure.draw_without_rendering()  # computes the layout, which label positions depend on
     label(axes, names, points.tolist(), fonts=installed_fonts())
-    out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
 
 

@@ -31,7 +31,7 @@ class ComparisonRow(Settings):
     bits_per_byte: float = Field(description="for images, bits per dim: a channel of a pixel counts as a byte")
     interval: tuple[float, float] = Field(description="95 % interval of bits_per_byte, by block bootstrap")
     perplexity: float
-    word_perplexity: float
+    word_perplexity: float | None
     accuracy: float
     train_tokens: int
     train_tokens_per_second: float

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chainrule.errors import ConfigError, MissingExtra
-from chainrule.files import whole_file
+from chainrule.files import require_parent, whole_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -92,6 +92,6 @@ def _require_suffix(path: Path, known: Sequence[str]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    require_parent(path)
     with whole_file(path) as temporary:
         temporary.write_bytes(content)

@@ -44,6 +44,8 @@ MAX_BATCH_TOKENS = 4096
 BUFFERED_WINDOWS = 1024  # windows buffered to batch them by length
 SOURCE_MISSING = "this model needs a source for each text, and none was given; give pairs"
 
+LONGEST_MEAN_WORD = 10  # characters, white space included; languages that separate words have fewer
+
 
 class Protocol(Settings):
     """How a text was read; stored with every score."""
@@ -66,7 +68,7 @@ class Score(Settings):
     nats_per_token: float
     bits_per_byte: float
     perplexity: float
-    word_perplexity: float
+    word_perplexity: float | None = Field(description="none for text that is not separated into words by spaces")
     accuracy: float | None = Field(
         description="fraction of tokens that were the most probable ones; none for parallel models"
     )
@@ -200,7 +202,7 @@ def metrics_of(
         nats_per_token=total / count,
         bits_per_byte=total / math.log(2) / max(1, corpus.bytes * fraction),
         perplexity=_exp(total / count),
-        word_perplexity=_exp(total / max(1, corpus.words * fraction)),
+        word_perplexity=_exp(total / (corpus.words * fraction)) if _has_words(corpus) else None,
         accuracy=accuracy,
         tokens=count,
         bytes=round(corpus.bytes * fraction),
@@ -209,6 +211,11 @@ def metrics_of(
         impossible=impossible,
         protocol=protocol,
     )
+
+
+def _has_words(corpus: Corpus) -> bool:
+    """Whether white space separates words: not in Chinese, DNA or images."""
+    return corpus.words > 0 and corpus.characters <= LONGEST_MEAN_WORD * corpus.words
 
 
 @torch.inference_mode()

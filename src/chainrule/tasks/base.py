@@ -520,5 +520,9 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise ConfigError(f"device {name!r} cannot be used here; choose auto, cpu, cuda or mps") from None
+        usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        others = [kind for kind, there in usable.items() if there]
+        raise ConfigError(
+            f"device {name!r} is not available on this machine; choose {' or '.join(['auto', *others, 'cpu'])}"
+        ) from None
     return device
