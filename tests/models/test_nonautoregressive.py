@@ -217,12 +217,12 @@ def hybrid(every: int) -> HybridRegressive:
 @torch.no_grad()
 def test_every_kth_token_is_what_the_leader_writes_greedily(every: int) -> None:
     model = hybrid(every)
-    state = model.leader.initial(SOURCE, 3)
-    token = torch.full((3, 1), model.leader.bos)
+    state = model.skip_at.initial(SOURCE, 3)
+    token = torch.full((3, 1), model.skip_at.bos)
     led = []
     for _ in range(3):
-        hidden, state = model.leader.advance(token, state)
-        token = model.leader.readout(hidden).argmax(-1)
+        hidden, state = model.skip_at.advance(token, state)
+        token = model.skip_at.readout(hidden).argmax(-1)
         led.append(token[:, 0])
     for row, written in enumerate(model.generate(SOURCE, DecodingBudget())):
         leading = written.ids[every - 1 :: every]
@@ -238,13 +238,13 @@ def test_the_likelihood_is_that_of_the_leader_times_that_of_the_rest(every: int)
     padded = torch.tensor([[1, 2, 3, 4, 0, 0]])  # the same for both: [1, 2, 3, 4, 0] with its EOS repeated
     source = repeated(SOURCE, 0, 1)
     led = padded[:, every - 1 :: every]
-    expected = float(Transformer.log_prob(model.leader, Batch(Sequences.full(led), source)))
+    expected = float(Transformer.log_prob(model.skip_at, Batch(Sequences.full(led), source)))
     masked = torch.ones(6, dtype=torch.bool)
     masked[every - 1 :: every] = False
-    memory = model.filler.encoder_memory(model.leader.encode(source), source.lengths)
-    inputs = model.leader.tokens.embed(padded.masked_fill(masked, model.leader.bos))
-    hidden = model.filler.at_once(inputs, torch.tensor([6]), memory)
-    nats = model.leader.readout(hidden).log_softmax(-1).gather(2, padded[..., None])[0, :, 0]
+    memory = model.skip_cmlm.encoder_memory(model.skip_at.encode(source), source.lengths)
+    inputs = model.skip_at.tokens.embed(padded.masked_fill(masked, model.skip_at.bos))
+    hidden = model.skip_cmlm.bidirectional(inputs, torch.tensor([6]), memory)
+    nats = model.skip_at.readout(hidden).log_softmax(-1).gather(2, padded[..., None])[0, :, 0]
     expected += float(nats[masked].sum())
     found = model.log_prob(Batch(Sequences.full(padded[:, :5]), source))
     assert float(found) == pytest.approx(expected)

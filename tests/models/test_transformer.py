@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from chainrule.errors import ConfigError, DataError
-from chainrule.models.transformer import FIRST_CAPACITY, Transformer, TransformerConfig
+from chainrule.models.transformer import INITIAL_CAPACITY, Transformer, TransformerConfig
 from chainrule.types import Batch, Sequences, merge, select
 from tests.models.copying import exact_matches, learn, pairs
 
@@ -44,7 +44,7 @@ def test_decoding_from_the_cache_equals_reading_at_once_also_where_the_cache_gro
     positions: str, chunks: list[int]
 ) -> None:
     model, ids, source = tiny(positions=positions), tokens(3, 41), sources([5, 1, 4])
-    assert FIRST_CAPACITY < 40
+    assert INITIAL_CAPACITY < 40
     step = model.start(source)
     predictions = [step.logits]
     for chunk in ids[:, :40].split(chunks, dim=1):
@@ -158,7 +158,7 @@ def test_a_source_that_goes_alone_is_read_as_in_training(positions: str) -> None
     with torch.no_grad():
         torch.testing.assert_close(model.encode(source), expected.detach())
         inputs = torch.randn(1, 5, 8, dtype=torch.float64)
-        found = model.decoder.at_once(inputs, torch.tensor([5]), model.encoder_memory(source))
+        found = model.decoder.bidirectional(inputs, torch.tensor([5]), model.encoder_memory(source))
     torch.testing.assert_close(
-        found, model.decoder.at_once(inputs, torch.tensor([5]), model.encoder_memory(source)).detach()
+        found, model.decoder.bidirectional(inputs, torch.tensor([5]), model.encoder_memory(source)).detach()
     )

@@ -1,4 +1,4 @@
-"""Attentive convolutions: self-attention over the features that causal convolutions find."""
+"""Attentive convolutions: causal self-attention over features of causal convolutions."""
 
 from __future__ import annotations
 
@@ -28,49 +28,49 @@ from chainrule.types import Batch, Sequences, State
 class AttentiveConvConfig(ModelConfig):
     """The defaults have 1.2M parameters besides the embeddings."""
 
-    layers: int = Field(4, ge=1, description="blocks of convolution, attention and MLP")
-    width: int = Field(128, ge=1, description="size of a hidden vector")
-    kernel: int = Field(3, ge=2, description="tokens that a convolution meets at once")
-    heads: int = Field(2, ge=1, description="attention heads in a block")
-    context: int = Field(256, ge=1, description="the longest sequence that the model can read")
+    layers: int = Field(4, ge=1, description="number of blocks of convolution, attention and MLP")
+    width: int = Field(128, ge=1, description="width of the hidden vectors")
+    kernel: int = Field(3, ge=2, description="kernel size of the convolutions")
+    heads: int = Field(2, ge=1, description="attention heads per block")
+    context: int = Field(256, ge=1, description="maximum sequence length, in tokens")
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
-    tied: bool = Field(False, description="the readout uses the embeddings as its weights")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings, attention and residual branches")
+    tied: bool = Field(False, description="tie the readout to the embeddings")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
 
     @property
     def attention(self) -> GPTConfig:
-        """The settings of what follows each convolution: a block of `gpt`."""
+        """The settings of the `gpt` block after each convolution."""
         return GPTConfig.parse(self.model_dump(exclude={"kernel"}))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _ = self.attention  # it refuses what does not fit together
+        _ = self.attention  # validates the combination
         return self
 
 
 class AttentiveConvState(NamedTuple):
-    """What the convolutions will still meet, and the keys and values of every token read."""
+    """The last inputs of the convolutions, and the key-value caches."""
 
     rings: tuple[Tensor, ...]  # (B, 1, (k − 1) D) each
     keys: tuple[Tensor, ...]  # (B, H, C, D/H) each, C the context
     values: tuple[Tensor, ...]
-    positions: Tensor  # (B,) tokens read so far, BOS among them
+    positions: Tensor  # (B,) tokens read so far, including BOS
 
 
 class AttentiveConv(TokenReadout, Embedder):
-    """Masked self-attention over local convolution features, then a fully connected layer; also an encoder.
+    """Blocks of gated causal convolution, causal self-attention and MLP; also usable as a text encoder.
 
-    With e_t the embedding of the token read at t (BOS first), scaled to length √D, and ∗ a causal convolution,
+    With e_t the embedding of the input token at t (BOS first), scaled to norm √D, and ∗ a causal convolution,
 
-        c = xˡ + W_o ((W_a ∗ norm(xˡ)) ∘ σ(W_b ∗ norm(xˡ)))        x⁰ = e;  c_t knows the last few tokens
+        c = xˡ + W_o ((W_a ∗ norm(xˡ)) ∘ σ(W_b ∗ norm(xˡ)))        x⁰ = e;  c_t sees the last few tokens
         a = c + Attention(norm(c))                                 a_t attends to c_≤t
         xˡ⁺¹ = a + MLP(norm(a))
         P(x_{t+1} | x_≤t) = softmax(E norm(xᴸ_t) + b)
 
-    Attention compares contents, and a convolution turns the content of a place from a token into a short phrase, so
-    that one attention finds what takes two without it (compare So et al., 2021, and Gulati et al., 2020, who also
-    put convolutions beside attention). Attention and MLP are the modern block of `gpt`: rotary positions, RMS norms,
-    normalised queries and keys, squared ReLU.
+    The convolution represents each position by a short phrase instead of a token, so that one attention layer can match
+    patterns that otherwise take two (compare So et al., 2021, and Gulati et al., 2020, who combine convolutions with
+    attention, too). Attention and MLP are the modern block of `gpt`: rotary positions, RMS norms, normalised queries
+    and keys, squared ReLU.
     """
 
     Config = AttentiveConvConfig
@@ -97,9 +97,9 @@ class AttentiveConv(TokenReadout, Embedder):
         return self.config.width
 
     def embed(self, texts: Sequences) -> Tensor:
-        """(B, T, D): what is known after reading each token, for a classifier or tagger to use.
+        """(B, T, D) contextual vectors, causal: [:, t] depends on the tokens up to and including t.
 
-        [:, t] depends on the tokens up to and with t. BOS is read first, so T may be up to the context less one.
+        BOS is read first, so T can be at most the context minus one.
         """
         inputs = F.pad(readable(texts), (1, 0), value=self.bos)
         return self._whole(inputs)[:, 1:]
@@ -124,7 +124,7 @@ class AttentiveConv(TokenReadout, Embedder):
         return Advance(hidden, AttentiveConvState(rings, keys, values, positions + tokens.shape[1]))
 
     def _whole(self, inputs: Tensor) -> Tensor:
-        """Hidden vectors of sequences that are read from their start to their end."""
+        """Hidden vectors of whole sequences."""
         rows, length = inputs.shape
         self.require_room(length)
         attends = [CausalAttention(self.config.dropout if self.training else 0.0)] * self.config.layers
@@ -138,7 +138,7 @@ class AttentiveConv(TokenReadout, Embedder):
         where: slice | Tensor,
         attends: Sequence[Attend],
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(B, K) to hidden vectors (B, K, D) and the rings after them; each block attends in its own way."""
+        """(B, K) to hidden vectors (B, K, D) and the rings after them, with one attention function per block."""
         rotate = self.rotary(where)
         x = self.dropout(self.tokens.embed(tokens))
         after = []
@@ -171,7 +171,7 @@ class AttentiveConv(TokenReadout, Embedder):
 
 
 class AttentiveBlock(nn.Module):
-    """A gated convolution, then attention and MLP as in `gpt`."""
+    """A gated convolution followed by a `gpt` block."""
 
     def __init__(self, config: AttentiveConvConfig) -> None:
         super().__init__()

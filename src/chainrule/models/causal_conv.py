@@ -1,4 +1,4 @@
-"""Causal convolutions: a stack of dilated, gated convolutions over the tokens read so far."""
+"""Causal convolutional language models: a stack of dilated, gated causal convolutions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from chainrule.types import Sequences, State
 
 
 class CausalConvConfig(ModelConfig):
-    """The defaults have 1.1M parameters besides the embeddings and see the last 125 tokens."""
+    """The defaults have 1.1M parameters besides the embeddings and a receptive field of 125 tokens."""
 
-    layers: int = Field(10, ge=1, description="gated convolutions, one on top of the other")
-    width: int = Field(128, ge=1, description="size of a hidden vector")
-    kernel: int = Field(3, ge=2, description="inputs that a convolution meets at once")
-    cycle: int = Field(5, ge=1, description="dilations double from layer to layer and begin again after so many")
-    tied: bool = Field(False, description="the readout uses the embeddings as its weights")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings and on every layer's output")
-    segment: int = Field(64, ge=1, description="tokens in one row of training; gradients stop at its edge")
+    layers: int = Field(10, ge=1, description="number of gated convolutions")
+    width: int = Field(128, ge=1, description="width of the hidden vectors")
+    kernel: int = Field(3, ge=2, description="kernel size of the convolutions")
+    cycle: int = Field(5, ge=1, description="dilations double from layer to layer and restart after this many layers")
+    tied: bool = Field(False, description="tie the readout to the embeddings")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings and on the output of every layer")
+    segment: int = Field(64, ge=1, description="tokens per row of a training batch; gradients stop at its edge")
 
     @property
     def dilations(self) -> list[int]:
@@ -37,34 +37,34 @@ class CausalConvConfig(ModelConfig):
 
     @property
     def receptive_field(self) -> int:
-        """How many tokens a prediction can depend on, BOS among them."""
+        """The number of tokens that a prediction depends on, including BOS."""
         return 1 + (self.kernel - 1) * sum(self.dilations)
 
 
 class CausalConvState(NamedTuple):
-    """The inputs that each layer will still meet; a ring has a fixed size."""
+    """The last inputs of each layer, in ring buffers of fixed size."""
 
     rings: tuple[Tensor, ...]  # (B, d, (k − 1) D) for a layer of dilation d
-    positions: Tensor  # (B,) tokens read so far, BOS among them
+    positions: Tensor  # (B,) tokens read so far, including BOS
 
 
 class CausalConv(TokenReadout):
-    """Dilated causal convolutions, gated and residual: a window that widens with depth, read in parallel.
+    """Stack of dilated causal convolutions with gated linear units and residual connections (WaveNet, TCN).
 
-    With e_t the embedding of the token read at t (BOS first) and ∗ a causal convolution of dilation d_l,
+    With e_t the embedding of the input token at t (BOS first) and ∗ a causal convolution of dilation d_l,
 
         x⁰_t = √D e_t / ‖e_t‖,    xˡ⁺¹ = xˡ + W_o ((W_a ∗ norm(xˡ)) ∘ σ(W_b ∗ norm(xˡ))),
         P(x_{t+1} | x_≤t) = softmax(E norm(xᴸ_t) + b)
 
     Dilations 1, 2, 4, … make the receptive field grow exponentially with depth (WaveNet: van den Oord et al., 2016;
     Bai et al., 2018); the gated linear unit and the residual stack are those of Dauphin et al. (2017). Norms are RMS
-    norms without weights; E holds the embeddings if they are tied. A prediction depends on the last
-    `reach` tokens and on nothing before them, so text of any length is read with a state of fixed size.
+    norms without weights; E is the embedding matrix if tied. A prediction depends on the last `receptive_field` tokens
+    only, so text of any length is read with a state of fixed size.
     """
 
     Config = CausalConvConfig
     task = "text"
-    # Small steps from many places: rows are lanes through the text, and a few long rows see little of it at a time.
+    # Rows are contiguous streams of text, so a batch of few long rows would cover little of it per step.
     recipe: ClassVar[Mapping[str, Any]] = {"batch_tokens": 1024}
     config: CausalConvConfig
 

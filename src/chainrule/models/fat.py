@@ -82,8 +82,8 @@ class FATConfig(EmbeddingConfig):
 
     encoder_layers: int = Field(6, ge=1, description="blocks of slow attention and MLP that read the source")
     decoder_layers: int = Field(1, ge=1, description="blocks of memory, fast softmax and MLP that write the target")
-    width: int = Field(128, ge=1, description="size of a hidden vector")
-    heads: int = Field(4, ge=1, description="attention heads in a block")
+    width: int = Field(128, ge=1, description="width of the hidden vectors")
+    heads: int = Field(4, ge=1, description="attention heads per block")
     key_width: int = Field(16, ge=1, description="features that slow attention compares in a head; its cost grows so")
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
     context: int = Field(512, ge=1, description="the longest source that the model can read; a target has no limit")
@@ -93,7 +93,7 @@ class FATConfig(EmbeddingConfig):
     )
     skip: SkipConfig = SkipConfig()
     shortlist: ShortlistConfig = ShortlistConfig()
-    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, attention and residual branches")
+    dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
 
     @property
     def rare_below(self) -> float:

@@ -1,4 +1,4 @@
-"""Finite memory: one shared network reads the last k tokens and predicts the next."""
+"""Finite-memory language models: an MLP over the embeddings of the last k tokens."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from chainrule.types import Sequences, State
 class FiniteMemoryConfig(ModelConfig):
     """The defaults have 0.7M parameters besides the embeddings."""
 
-    memory: int = Field(12, ge=1, description="tokens that a prediction depends on: k; 1 is a Markov chain")
-    layers: int = Field(4, ge=1, description="residual MLPs, one on top of the other")
-    width: int = Field(128, ge=1, description="size of an embedding and of a hidden vector")
+    memory: int = Field(12, ge=1, description="k, the number of tokens a prediction depends on; 1: a Markov chain")
+    layers: int = Field(4, ge=1, description="number of residual MLP layers")
+    width: int = Field(128, ge=1, description="width of the embeddings and hidden vectors")
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
-    tied: bool = Field(False, description="the readout uses the embeddings as its weights")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings and on every MLP's output")
-    segment: int = Field(32, ge=1, description="tokens in one row of training")
+    tied: bool = Field(False, description="tie the readout to the embeddings")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings and on the output of every MLP")
+    segment: int = Field(32, ge=1, description="tokens per row of a training batch")
 
 
 class FiniteMemory(TokenReadout):
-    """A neural n-gram: one network reads the last k tokens, whatever came before them is forgotten.
+    """Neural n-gram model: a residual MLP over the concatenated embeddings of the last k tokens.
 
-    With e_t the embedding of the token read at t (BOS first, and before it a learned "nothing"), scaled to length √D,
+    With e_t the embedding of the input token at t (BOS first, padding before it), scaled to norm √D,
 
         x⁰_t = U [e_{t−k+1}; …; e_t],    xˡ⁺¹ = xˡ + Vˡ φ(Wˡ norm(xˡ)),
         P(x_{t+1} | x_≤t) = softmax(E norm(xᴸ_t) + b)
 
-    with φ(z) = max(0, z)² (So et al., 2021), RMS norms without weights; E holds the embeddings if they are tied. It is
-    the neural language model of Bengio et al. (2003) with the residual layers of later years: unlike an n-gram table
-    it knows that tokens resemble each other. With k = 1 it is a Markov chain.
+    with φ(z) = max(0, z)² (So et al., 2021) and RMS norms without weights; E is the embedding matrix if tied. This is
+    the neural language model of Bengio et al. (2003) with residual layers. Unlike an n-gram table it generalises over
+    similar tokens. With k = 1 it is a Markov chain.
     """
 
     Config = FiniteMemoryConfig
@@ -51,7 +51,7 @@ class FiniteMemory(TokenReadout):
 
     def __init__(self, config: FiniteMemoryConfig) -> None:
         super().__init__(config)
-        self.tokens = TokenTable(config.vocabulary, config.width, input_only=2, tied=config.tied)  # BOS and "nothing"
+        self.tokens = TokenTable(config.vocabulary, config.width, input_only=2, tied=config.tied)  # BOS, padding
         self.combine = Projection(config.memory * config.width, config.width)
         nn.init.normal_(self.combine.weight, std=(config.memory * config.width) ** -0.5)
         self.layers = nn.ModuleList(
@@ -60,13 +60,13 @@ class FiniteMemory(TokenReadout):
         self.dropout = Dropout(config.dropout)
 
     @property
-    def nothing(self) -> int:
-        """The id that stands at every place before BOS."""
+    def padding(self) -> int:
+        """The id at all positions before BOS."""
         return self.vocabulary + 1
 
     @property
     def segment(self) -> int:
-        # What is carried from row to row are tokens, so an edge costs nothing; many short rows see more of the text.
+        # The carried state is the last tokens, so segment edges cost nothing; many short rows cover more of the text.
         return self.config.segment
 
     @property
@@ -74,9 +74,9 @@ class FiniteMemory(TokenReadout):
         return self.config.memory
 
     def initial(self, source: Sequences | None, batch_size: int) -> Tensor:
-        """(B, k − 1): the tokens that stand before the next one."""
+        """(B, k − 1): the last tokens before the next one."""
         shape = (batch_size, self.config.memory - 1)
-        return torch.full(shape, self.nothing, dtype=torch.int64, device=self.device)
+        return torch.full(shape, self.padding, dtype=torch.int64, device=self.device)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         window = torch.cat([cast(Tensor, state), tokens], dim=1)  # (B, k − 1 + K)

@@ -1,12 +1,12 @@
-"""GPT: a stack of causal self-attention and feed-forward blocks over the tokens read so far.
+"""GPT: a decoder-only Transformer.
 
     x⁰ = E[x_<t]                                    h = x + Attention(norm(x))      h_t attends to h_≤t
     P(x_t | x_<t) = softmax(W norm(xᴸ))             x' = h + MLP(norm(h))
 
-Two layouts share this frame. `gpt2` is Radford et al., 2019, number for number what Hugging Face's GPT2LMHeadModel
-computes, so checkpoints travel both ways. `modern` takes what has become common since: rotary positions
-(Su et al., 2021), RMS norm (Zhang & Sennrich, 2019) without weights, normalised queries and keys (Henry et al.,
-2020), squared ReLU (So et al., 2021), no biases, and residual branches that start at zero.
+There are two layouts. `gpt2` is Radford et al., 2019, and computes exactly what Hugging Face's GPT2LMHeadModel does, so
+that checkpoints can be imported and exported. `modern` uses what has become common since: rotary positions (Su et al.,
+2021), RMS norm (Zhang & Sennrich, 2019) without weights, normalised queries and keys (Henry et al., 2020), squared ReLU
+(So et al., 2021), no biases, and residual branches initialised to zero.
 
 Shape letters: B rows, T positions, K tokens in a chunk, V vocabulary, D width, H heads, C capacity.
 """
@@ -38,15 +38,15 @@ from chainrule.types import Batch, Sequences, State
 class GPTConfig(ModelConfig):
     """The defaults have 1.2M parameters besides the embeddings."""
 
-    layout: Literal["modern", "gpt2"] = Field("modern", description="gpt2: can be exported to Hugging Face")
-    layers: int = Field(6, ge=1, description="blocks of attention and MLP")
-    width: int = Field(128, ge=1, description="size of a hidden vector")
-    heads: int = Field(2, ge=1, description="attention heads in a block")
-    context: int = Field(256, ge=1, description="the longest sequence that the model can read")
+    layout: Literal["modern", "gpt2"] = Field("modern", description="gpt2 can be exported to Hugging Face")
+    layers: int = Field(6, ge=1, description="number of Transformer blocks")
+    width: int = Field(128, ge=1, description="width of the hidden vectors")
+    heads: int = Field(2, ge=1, description="attention heads per block")
+    context: int = Field(256, ge=1, description="maximum sequence length, in tokens")
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on embeddings, attention and residual branches")
-    tied: bool | None = Field(None, description="readout shares the embeddings; none: gpt2 does, modern does not")
-    bos: int | None = Field(None, ge=0, description="a token to begin with; none: gpt2 0, modern an id of its own")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
+    tied: bool | None = Field(None, description="tie the readout to the embeddings; none: only for gpt2")
+    bos: int | None = Field(None, ge=0, description="id of BOS; none: 0 for gpt2, an extra id for modern")
 
     @property
     def head_width(self) -> int:
@@ -54,14 +54,14 @@ class GPTConfig(ModelConfig):
 
     @property
     def first(self) -> int:
-        """The id that stands before the first token."""
+        """The id of BOS."""
         if self.bos is not None:
             return self.bos
         return 0 if self.layout == "gpt2" else self.vocabulary
 
     @property
     def rows(self) -> int:
-        """Rows of the embedding: the vocabulary, and BOS where it is no token."""
+        """Rows of the embedding table: the vocabulary, and BOS if it is an extra id."""
         return max(self.vocabulary, self.first + 1)
 
     @property
@@ -75,21 +75,21 @@ class GPTConfig(ModelConfig):
             require_pairs(self.width, self.heads)
         if self.bos is not None and self.bos >= self.vocabulary:
             raise ValueError(
-                f"bos {self.bos} is not a token of a vocabulary of {self.vocabulary}; try 0, or leave it out"
+                f"bos {self.bos} is outside the vocabulary of {self.vocabulary} tokens; try 0, or leave it out"
             )
         return self
 
 
 class GPTState(NamedTuple):
-    """Keys and values of every token read, a tensor for each layer, in caches as long as the context."""
+    """Key-value caches with the capacity of the context, a tensor for each layer."""
 
     keys: tuple[Tensor, ...]  # (B, H, C, D/H) each
     values: tuple[Tensor, ...]
-    positions: Tensor  # (B,) tokens read so far, BOS among them
+    positions: Tensor  # (B,) tokens read so far, including BOS
 
 
 class GPT(TabledReadout, Rewindable):
-    """Transformer decoder: modern recipe, or the GPT-2 layout that Hugging Face reads and writes."""
+    """GPT: decoder-only Transformer, with rotary positions and QK norm or in the GPT-2 layout of Hugging Face."""
 
     Config = GPTConfig
     task = "text"
@@ -100,7 +100,7 @@ class GPT(TabledReadout, Rewindable):
         super().__init__(config)
         self.tokens = TiedTokens(config) if config.shares_embeddings else UntiedTokens(config)
         self.trunk = ModernTrunk(config) if config.layout == "modern" else GPT2Trunk(config)
-        # GPT-2 has none. It lets a model begin with the frequencies of the tokens instead of learning them first.
+        # GPT-2 has no output bias. It lets training start from the unigram frequencies.
         self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.layout == "modern" else None
 
     @property
@@ -114,7 +114,7 @@ class GPT(TabledReadout, Rewindable):
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.tokens.parameters()
         if isinstance(self.trunk, GPT2Trunk):
-            yield self.trunk.positions  # a vector per position: as little a map between hidden vectors
+            yield self.trunk.positions
 
     def hidden(self, batch: Batch) -> Tensor:
         inputs = shift_right(readable(batch.target), self.bos)
@@ -150,7 +150,7 @@ class GPT(TabledReadout, Rewindable):
         return Advance(hidden, GPTState(keys, values, positions + tokens.shape[1]))
 
     def rewind(self, state: State, counts: Tensor) -> GPTState:
-        """Slots past a row's position are never read, so they can stay as they are."""
+        """Cache entries past a row's position are never read, so they need not be cleared."""
         kept = cast(GPTState, state)
         return kept._replace(positions=kept.positions - counts)
 
@@ -169,9 +169,9 @@ class GPT(TabledReadout, Rewindable):
 
 
 class Tokens(nn.Module, ABC):
-    """Between token ids and vectors, both ways."""
+    """Embedding and readout."""
 
-    matrix: nn.Parameter  # (D, R) the readout, stored as a `Projection` is, R ≥ V
+    matrix: nn.Parameter  # (D, R) the readout, transposed like a `Projection`, R ≥ V
 
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class Tokens(nn.Module, ABC):
 
 
 class TiedTokens(Tokens):
-    """One table for both (Press & Wolf, 2017), kept as the readout needs it: that reads all of it at every step."""
+    """One table (Press & Wolf, 2017), in the memory layout of the readout, which reads all of it at every step."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -214,14 +214,14 @@ class UntiedTokens(Tokens):
 
 
 class Trunk(nn.Module, ABC):
-    """From embedded tokens to hidden vectors.
+    """The Transformer blocks: from embedded tokens to hidden vectors.
 
-    Inside, the tokens of all rows are one list (N, D) with N = B·K, because all but attention treat them alike.
+    Internally the tokens of all rows are flattened to (N, D) with N = B·K; only attention needs the rows.
     """
 
     @abstractmethod
     def read(self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend]) -> Tensor:
-        """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D); each block attends in its own way."""
+        """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D), with one attention function per block."""
 
     @abstractmethod
     def step(self, embedded: Array, caches: Sequence[single_row.RowCache]) -> Array:

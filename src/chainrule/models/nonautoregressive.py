@@ -188,7 +188,7 @@ class Body(nn.Module):
 
     def decode(self, inputs: Tensor, lengths: Tensor, memory: EncoderMemory) -> Tensor:
         """(B, K, D), of which each row has its own length, to (B, K, D)."""
-        return self.decoder.at_once(inputs, lengths, memory)
+        return self.decoder.bidirectional(inputs, lengths, memory)
 
 
 class Output(nn.Module, ABC):

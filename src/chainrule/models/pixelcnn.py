@@ -46,7 +46,7 @@ class PixelCNNConfig(RasterConfig):
     """The defaults have 0.2M parameters."""
 
     layers: int = Field(7, ge=1, description="gated layers of both stacks")
-    width: int = Field(32, ge=1, description="size of a hidden vector")
+    width: int = Field(32, ge=1, description="width of the hidden vectors")
     kernel: int = Field(3, ge=1, description="pixels that a convolution meets side by side; odd")
     first_kernel: int = Field(7, ge=1, description="the same of the first convolution, which reads the image; odd")
     cycle: int = Field(2, ge=1, description="dilations double from layer to layer and begin again after so many")

@@ -1,21 +1,21 @@
-"""The encoder–decoder Transformer: attention within the source, within the target, and from target to source.
+"""The encoder–decoder Transformer.
 
-    source   x⁰ = E_s[s]        h = x + Attention(norm(x))                  every token sees every other
+    source   x⁰ = E_s[s]        h = x + Attention(norm(x))                  bidirectional
                                 x' = h + MLP(norm(h))                       m = norm(xᴸ)
-    target   y⁰ = E_t[y_<t]     h = y + Attention(norm(y))                  token t sees those up to t
-                                g = h + Attention(norm(h), over m)          and the whole source
+    target   y⁰ = E_t[y_<t]     h = y + Attention(norm(y))                  causal
+                                g = h + Attention(norm(h), over m)          cross-attention
                                 y' = g + MLP(norm(g))
     P(y_t | y_<t, s) = softmax(W norm(yᴸ) + b)
 
-    Attention, for each of H heads:  Σ_j softmax_j(q_i · k_j / √d) v_j      with q, k and v linear in what is read
+    Attention, for each of H heads:  Σ_j softmax_j(q_i · k_j / √d) v_j      with q, k and v linear in the inputs
 
-Vaswani et al., 2017, "Attention is all you need", with what has become common since and needs no warm-up to train:
-norms before the branches (Xiong et al., 2020), RMS norm without weights (Zhang & Sennrich, 2019), normalised queries
-and keys (Henry et al., 2020), squared ReLU (So et al., 2021), no biases, and residual branches that start at zero.
+Vaswani et al., 2017, "Attention is all you need", with what has become common since and trains without warm-up:
+pre-norm (Xiong et al., 2020), RMS norm without weights (Zhang & Sennrich, 2019), normalised queries
+and keys (Henry et al., 2020), squared ReLU (So et al., 2021), no biases, and residual branches initialised to zero.
 
-Positions are the paper's sinusoids p, added to the embeddings, or concatenated with them as in the notes: W [e; p],
-where W brings twice the width back to one. Rotary positions (Su et al., 2021) tell only distances within one sequence.
-The target must then find its place in the source by content, which small models learn more slowly.
+Positions are the sinusoids p of the paper, added to the embeddings, or concatenated with them as in the notes: W [e; p]
+with a projection W back to the width. Rotary positions (Su et al., 2021) encode only distances within one sequence;
+cross-attention must then align target and source by content, which small models learn more slowly.
 
 Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V vocabulary, D width, H heads, C capacity.
 """
@@ -68,22 +68,22 @@ POSITIONS: dict[str, type[AddedPositions | RotaryPositions]] = {
     "concatenated": ConcatenatedPositions,
     "rotary": RotaryPositions,
 }
-FIRST_CAPACITY = 16  # slots in the cache of a new state; see `nn.attention.grow_cache`
+INITIAL_CAPACITY = 16  # of the caches of a new state; see `nn.attention.grow_cache`
 
 
 class TransformerConfig(EmbeddingConfig):
     """The defaults have 1.4M parameters besides the embeddings: minutes of training on a few cores."""
 
-    encoder_layers: int = Field(3, ge=1, description="blocks that read the source")
-    decoder_layers: int = Field(3, ge=1, description="blocks that write the target")
-    width: int = Field(128, ge=1, description="size of a hidden vector")
-    heads: int = Field(4, ge=1, description="attention heads in a block")
+    encoder_layers: int = Field(3, ge=1, description="encoder blocks")
+    decoder_layers: int = Field(3, ge=1, description="decoder blocks")
+    width: int = Field(128, ge=1, description="width of the hidden vectors")
+    heads: int = Field(4, ge=1, description="attention heads per block")
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
-    context: int = Field(256, ge=1, description="the longest source, and the longest target, that the model can read")
+    context: int = Field(256, ge=1, description="maximum number of source tokens, and of target tokens")
     positions: Literal["added", "concatenated", "rotary"] = Field(
-        "added", description="sinusoids added to or concatenated with the embeddings, or rotary"
+        "added", description="sinusoids added to or concatenated with the embeddings, or rotary positions"
     )
-    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, attention and residual branches")
+    dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
 
     @property
     def head_width(self) -> int:
@@ -98,28 +98,28 @@ class TransformerConfig(EmbeddingConfig):
 
 
 class SourceRow(NamedTuple):
-    """What one row sees of its source in a layer, without padding."""
+    """Keys and values of the source in one layer, for a single row without padding."""
 
     keys: Array  # (H, S, D/H)
     values: Array
 
 
 class EncoderMemory(NamedTuple):
-    """What the decoder sees of the source: keys and values for each of its layers."""
+    """Keys and values of the encoder outputs for the cross-attention of each decoder layer."""
 
     keys: tuple[Tensor, ...]  # (B, H, S, D/H) each
     values: tuple[Tensor, ...]
     lengths: Tensor  # (B,)
 
     def cross_attention(self, dropout: float = 0.0) -> list[SourceAttention]:
-        """How each layer of the decoder looks at the source."""
+        """The cross-attention function of each decoder layer."""
         bias = padding_bias(self.lengths, self.keys[0].shape[2], self.keys[0].dtype)
         return [
             SourceAttention(keys, values, bias, dropout) for keys, values in zip(self.keys, self.values, strict=True)
         ]
 
     def single_row_sources(self) -> list[SourceRow]:
-        """The same for one row that goes alone."""
+        """The same for a single row."""
         length = int(self.lengths)
         return [
             SourceRow(single_row.as_numpy(keys)[0, :, :length], single_row.as_numpy(values)[0, :, :length])
@@ -128,16 +128,16 @@ class EncoderMemory(NamedTuple):
 
 
 class TransformerState(NamedTuple):
-    """The source, and keys and values of every target token read, in caches that double when they are full."""
+    """The encoder memory, and key-value caches of the target, whose capacity doubles when they are full."""
 
     source: EncoderMemory
     keys: tuple[Tensor, ...]  # (B, H, C, D/H) each
     values: tuple[Tensor, ...]
-    positions: Tensor  # (B,) tokens read so far, BOS among them
+    positions: Tensor  # (B,) tokens read so far, including BOS
 
 
 class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
-    """Encoder–decoder Transformer: every target token looks at all of the source and at the target before it."""
+    """Encoder–decoder Transformer (pre-norm, RMS norm, QK norm) for translation."""
 
     Config = TransformerConfig
     task = "translation"
@@ -160,21 +160,21 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         return self.config.context
 
     def hidden(self, batch: Batch) -> Tensor:
-        return self.read(batch, self.encoder_memory(batch.source).cross_attention(self.rate))
+        return self.decode(batch, self.encoder_memory(batch.source).cross_attention(self.dropout_rate))
 
     def attention_maps(self, batch: Batch) -> Tensor:
         memory = self.encoder_memory(batch.source)
-        layers = [RecordingAttention(layer) for layer in memory.cross_attention(self.rate)]
-        self.read(batch, layers)
+        layers = [RecordingAttention(layer) for layer in memory.cross_attention(self.dropout_rate)]
+        self.decode(batch, layers)
         return torch.stack([weights for layer in layers for weights in layer.recorded]).mean((0, 2))
 
     def initial(self, source: Sequences | None, batch_size: int) -> TransformerState:
         return self.begin(self.encoder_memory(source))
 
     def begin(self, memory: EncoderMemory) -> TransformerState:
-        """Before BOS, with a source that was read."""
+        """The state before BOS, for an encoded source."""
         rows, heads, _, head_width = memory.keys[0].shape
-        shape = (rows, heads, min(FIRST_CAPACITY, self.context), head_width)
+        shape = (rows, heads, min(INITIAL_CAPACITY, self.context), head_width)
         keys, values = new_caches(memory.keys[0], len(memory.keys), shape)
         return TransformerState(memory, keys, values, torch.zeros(rows, dtype=torch.int64, device=self.device))
 
@@ -184,22 +184,22 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
             return self._advance_single_row(tokens, before)
         source, _, _, positions = before
         here = cache_index(positions, tokens.shape[1])
-        keys, values = self._room(before, here.end)
+        keys, values = self._grown_caches(before, here.end)
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
             keys, values = (tuple(cache.clone() for cache in caches) for caches in (keys, values))
         attends = [CachedAttention(key, value, here) for key, value in zip(keys, values, strict=True)]
-        hidden = self.decoder(self.tokens.embed(tokens), here.where, attends, source.cross_attention(self.rate))
+        hidden = self.decoder(self.tokens.embed(tokens), here.where, attends, source.cross_attention(self.dropout_rate))
         return Advance(hidden, TransformerState(source, keys, values, positions + tokens.shape[1]))
 
     def rewind(self, state: State, counts: Tensor) -> TransformerState:
-        """Slots past a row's position are never read, so they can stay as they are."""
+        """Cache entries past a row's position are never read, so they need not be cleared."""
         kept = cast(TransformerState, state)
         return kept._replace(positions=kept.positions - counts)
 
     def _advance_single_row(self, token: Tensor, state: TransformerState) -> Advance:
-        """The same for one token of one text."""
+        """`advance` for one token of a single row."""
         position = int(state.positions)
-        keys, values = self._room(state, position + 1)
+        keys, values = self._grown_caches(state, position + 1)
         caches = [
             single_row.RowCache(single_row.as_numpy(key)[0], single_row.as_numpy(value)[0], position)
             for key, value in zip(keys, values, strict=True)
@@ -209,8 +209,8 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         after = TransformerState(state.source, keys, values, state.positions + 1)
         return Advance(torch.from_numpy(hidden)[None, None], after)
 
-    def _room(self, state: TransformerState, end: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Caches of keys and of values that hold positions up to `end`."""
+    def _grown_caches(self, state: TransformerState, end: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Caches of keys and of values with room for positions up to `end`."""
         self.require_room(end)
         keys, values = (
             tuple(grow_cache(cache, end, self.context) for cache in caches) for caches in (state.keys, state.values)
@@ -222,21 +222,21 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         return cast(Tensor, self.encoder(self.tokens.embed_source(readable(source)), source.lengths))
 
     def encoder_memory(self, source: Sequences | None) -> EncoderMemory:
-        """What the decoder sees of the source."""
+        """Keys and values of the source for the decoder."""
         given = self.require_source(source)
         return self.decoder.encoder_memory(self.encode(given), given.lengths)
 
     @property
-    def rate(self) -> float:
-        """Dropout of attention, as things stand."""
+    def dropout_rate(self) -> float:
+        """The current dropout rate of attention."""
         return self.config.dropout if self.training else 0.0
 
-    def read(self, batch: Batch, cross_attends: Sequence[CrossAttend]) -> Tensor:
-        """All of the target at once."""
+    def decode(self, batch: Batch, cross_attends: Sequence[CrossAttend]) -> Tensor:
+        """Hidden vectors of whole targets, (B, T, D)."""
         inputs = shift_right(readable(batch.target), self.bos)
         length = inputs.shape[1]
         self.require_room(length)
-        attention = CausalAttention(self.rate)
+        attention = CausalAttention(self.dropout_rate)
         return cast(
             Tensor,
             self.decoder(self.tokens.embed(inputs), slice(0, length), [attention] * len(cross_attends), cross_attends),
@@ -244,7 +244,7 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
 
 
 class TransformerEncoder(nn.Module):
-    """The source, all positions at once."""
+    """Bidirectional encoder of the source."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ class TransformerEncoder(nn.Module):
 
 
 class TransformerDecoder(nn.Module):
-    """The target, after what has been read of it."""
+    """Decoder of the target, with cross-attention to the source."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -287,12 +287,12 @@ class TransformerDecoder(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def encoder_memory(self, encoded: Tensor, lengths: Tensor) -> EncoderMemory:
-        """What its layers see of sources (B, S, D)."""
+        """Keys and values of encoder outputs (B, S, D) for all layers."""
         keys, values = zip(*(layer.cross_attention.key_values(encoded) for layer in self.stack), strict=True)
         return EncoderMemory(keys, values, lengths)
 
-    def at_once(self, embedded: Tensor, lengths: Tensor, source: EncoderMemory) -> Tensor:
-        """(B, K, D) to (B, K, D), where every position sees every other up to the length of its row, and the source."""
+    def bidirectional(self, embedded: Tensor, lengths: Tensor, source: EncoderMemory) -> Tensor:
+        """(B, K, D) to (B, K, D) without a causal mask, for non-autoregressive models."""
         length = embedded.shape[1]
         if (
             not self.training
@@ -309,7 +309,7 @@ class TransformerDecoder(nn.Module):
     def forward(
         self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend], cross_attends: Sequence[CrossAttend]
     ) -> Tensor:
-        """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D); each layer attends and looks in its own way."""
+        """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D), with attention functions for each layer."""
         x, rotate = self.positions(embedded, where)
         x = self.dropout(x)
         for layer, attend, cross_attend in zip(self.stack, attends, cross_attends, strict=True):
@@ -393,7 +393,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """From the target to the source. No position is turned: those of two languages have no common measure."""
+    """Cross-attention from target to source, without rotary positions: those of two languages are not comparable."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -403,7 +403,7 @@ class CrossAttention(nn.Module):
         self.out = output_projection(config.width, config.width)
 
     def key_values(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of a source (B, S, D), (B, H, S, D/H) each: computed once, looked at in every step."""
+        """Keys and values of a source (B, S, D), (B, H, S, D/H) each, computed once per source."""
         key, value = self.key_value(encoded).unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
         return rms_norm(key), value.contiguous()
 
