@@ -1,4 +1,4 @@
-"""The attentive-convolution family: local features, attention over all of them, and its use as an encoder."""
+"""Attentive convolutions as language model and encoder; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOCABULARY = 7
 
 
 def model_of(**settings: object) -> AttentiveConv:
-    """A small model in float64 whose weights are all random: zeros would hide mistakes."""
+    """A small model in float64 with random values for all parameters, also those initialised to zero."""
     torch.manual_seed(0)
     values = {"vocabulary": VOCABULARY, "layers": 2, "width": 8, "kernel": 3, "heads": 2, "context": 16}
     model = AttentiveConv(AttentiveConvConfig.parse(values | settings)).double().eval()
@@ -27,7 +27,7 @@ def text(rows: int = 3, length: int = 12) -> torch.Tensor:
 
 
 def seen(model: AttentiveConv, ids: torch.Tensor) -> set[int]:
-    """How many places back those tokens stand that the last prediction depends on."""
+    """The distances of the tokens that the last prediction depends on."""
     expected = model.extend(ids, model.start(batch_size=len(ids)).state).logits[:, -1]
     found = set()
     for back in range(1, ids.shape[1] + 1):
@@ -39,7 +39,7 @@ def seen(model: AttentiveConv, ids: torch.Tensor) -> set[int]:
 
 
 @torch.no_grad()
-def test_convolutions_see_a_few_tokens_and_attention_sees_all() -> None:
+def test_convolutions_are_local_and_attention_is_global() -> None:
     model, ids = model_of(), text()
     assert seen(model, ids) == set(range(1, 13))
     for block in model.blocks:
@@ -49,8 +49,8 @@ def test_convolutions_see_a_few_tokens_and_attention_sees_all() -> None:
 
 
 @torch.no_grad()
-def test_one_block_without_convolutions_does_not_know_which_tokens_stood_side_by_side() -> None:
-    """Attention alone compares tokens, not phrases: that is what the convolution is there for."""
+def test_a_block_without_convolutions_cannot_match_adjacent_tokens() -> None:
+    """A single attention layer compares tokens; the convolution lets it compare phrases."""
     model = model_of(layers=1)
     (block,) = model.blocks
     assert isinstance(block, AttentiveBlock)
@@ -66,7 +66,7 @@ def test_one_block_without_convolutions_does_not_know_which_tokens_stood_side_by
 
 
 @torch.no_grad()
-def test_features_are_what_predicts_the_following_token() -> None:
+def test_embeddings_are_the_hidden_vectors_that_predict_the_next_token() -> None:
     model, ids = model_of(), text()
     features = model.embed(Sequences.full(ids))
     assert features.shape == (3, 12, 8)
@@ -76,7 +76,7 @@ def test_features_are_what_predicts_the_following_token() -> None:
 
 
 @torch.no_grad()
-def test_features_of_a_row_do_not_depend_on_its_padding() -> None:
+def test_embeddings_do_not_depend_on_padding() -> None:
     model, ids = model_of(), text()
     lengths = torch.tensor([12, 5, 9])
     spoilt = ids.masked_fill(~Sequences(ids, lengths).mask, 10**6)
@@ -84,7 +84,7 @@ def test_features_of_a_row_do_not_depend_on_its_padding() -> None:
     torch.testing.assert_close(found[1:2, :5], model.embed(Sequences.full(ids[1:2, :5])))
 
 
-def test_features_carry_gradients_to_every_weight_but_the_readout() -> None:
+def test_embeddings_have_gradients_for_all_parameters_but_the_readout() -> None:
     model = model_of()
     model.embed(Sequences.full(text())).square().mul(torch.arange(8)).sum().backward()
     without = {name for name, value in model.named_parameters() if value.grad is None or not value.grad.any()}
@@ -92,7 +92,7 @@ def test_features_carry_gradients_to_every_weight_but_the_readout() -> None:
 
 
 @torch.no_grad()
-def test_rows_at_different_positions_go_on_together() -> None:
+def test_rows_at_different_positions_extend_together() -> None:
     model, ids = model_of(), text()
     states = [model.extend(ids[:1, :n], model.start().state).state for n in (3, 8, 1)]
     more = text(length=4)
@@ -124,7 +124,7 @@ def test_a_sequence_longer_than_the_context_is_refused() -> None:
     with refused:
         model.logits(Batch(Sequences.full(text(1, 17))))
     with refused:
-        model.embed(Sequences.full(text(1, 16)))  # BOS is read as well
+        model.embed(Sequences.full(text(1, 16)))  # plus BOS
     for rows in (1, 2):
         full = model.extend(text(rows, 15), model.start(batch_size=rows).state).state
         with refused:
@@ -140,7 +140,7 @@ def test_a_sequence_longer_than_the_context_is_refused() -> None:
         ({"kernels": 3}, "did you mean 'kernel'?"),
     ],
 )
-def test_settings_that_do_not_fit_together_are_explained(settings: dict[str, int], message: str) -> None:
+def test_inconsistent_settings_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         model_of(**settings)
     assert message in str(refusal.value)

@@ -1,4 +1,4 @@
-"""The causal-convolution family: how far it sees, and that reading on costs the same at any length."""
+"""Causal convolutional language models; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOCABULARY = 7
 
 
 def model_of(**settings: object) -> CausalConv:
-    """A small model in float64 whose weights are all random: zeros would hide mistakes."""
+    """A small model in float64 with random values for all parameters, also those initialised to zero."""
     torch.manual_seed(0)
     values = {"vocabulary": VOCABULARY, "layers": 3, "width": 8, "kernel": 2, "cycle": 3}
     model = CausalConv(CausalConvConfig.parse(values | settings)).double().eval()
@@ -36,7 +36,7 @@ def text(rows: int = 3, length: int = 30) -> torch.Tensor:
     ],
 )
 @torch.no_grad()
-def test_a_prediction_depends_on_the_receptive_field_to_its_last_token(shape: dict[str, int], field: int) -> None:
+def test_a_prediction_depends_on_exactly_the_receptive_field(shape: dict[str, int], field: int) -> None:
     model, ids = model_of(**shape), text()
     assert model.receptive_field == field
     expected = model.extend(ids, model.start(batch_size=3).state).logits[:, -1]
@@ -49,11 +49,11 @@ def test_a_prediction_depends_on_the_receptive_field_to_its_last_token(shape: di
     assert reached == set(range(1, field + 1))
 
 
-def test_dilations_double_and_begin_again() -> None:
+def test_dilations_double_and_restart() -> None:
     assert CausalConvConfig(vocabulary=5, layers=7, cycle=3).dilations == [1, 2, 4, 1, 2, 4, 1]
 
 
-def test_there_is_no_limit_to_the_length_of_a_text_and_the_state_does_not_grow() -> None:
+def test_the_state_does_not_grow_with_the_text() -> None:
     model = model_of()
     assert model.context is None
     sizes = set()
@@ -66,10 +66,10 @@ def test_there_is_no_limit_to_the_length_of_a_text_and_the_state_does_not_grow()
 
 
 @torch.no_grad()
-def test_single_steps_after_a_long_text_are_what_reading_it_at_once_gives() -> None:
+def test_single_steps_after_a_long_text_equal_the_full_pass() -> None:
     model, ids = model_of(), text(rows=2, length=40)
     whole = model.logits(Batch(Sequences.full(ids)))
-    for rows in (2, 1):  # many rows go by torch, one by NumPy
+    for rows in (2, 1):  # batched by torch, a single row by NumPy
         step = model.extend(ids[:rows, :30], model.start(batch_size=rows).state)
         for t in range(30, 40):
             torch.testing.assert_close(step.logits[:, -1], whole[:rows, t])
@@ -77,7 +77,7 @@ def test_single_steps_after_a_long_text_are_what_reading_it_at_once_gives() -> N
 
 
 @torch.no_grad()
-def test_rows_that_stand_at_different_slots_go_on_together() -> None:
+def test_rows_at_different_ring_positions_extend_together() -> None:
     model, ids = model_of(), text()
     states = [model.extend(ids[:1, :n], model.start().state).state for n in (3, 10, 4)]
     more = text(length=6)
@@ -108,7 +108,7 @@ def test_gradients_through_extend_are_those_through_logits_until_the_state_is_de
     assert not torch.allclose(gradients(cut=True)[1], whole[1])  # of the embeddings
 
 
-def test_every_weight_but_the_table_and_its_bias_is_a_hidden_matrix() -> None:
+def test_all_parameters_but_the_tables_and_bias_are_hidden_matrices() -> None:
     model = model_of(layers=1)
     tables = {id(table) for table in model.tables()}
     matrices = {name for name, value in model.named_parameters() if value.ndim == 2 and id(value) not in tables}
@@ -117,7 +117,7 @@ def test_every_weight_but_the_table_and_its_bias_is_a_hidden_matrix() -> None:
 
 
 def test_it_learns_to_remember_a_token_within_its_receptive_field() -> None:
-    """A row repeats one token after a gap: without a memory of it the loss cannot fall below log 7."""
+    """A row repeats its first token after a gap; without memory the loss cannot fall below log 7."""
     torch.manual_seed(0)
     model = CausalConv(CausalConvConfig(vocabulary=VOCABULARY, layers=3, width=16, kernel=2, cycle=3))
     first = torch.arange(VOCABULARY)[:, None]
@@ -131,6 +131,6 @@ def test_it_learns_to_remember_a_token_within_its_receptive_field() -> None:
     assert loss.item() < 0.1
 
 
-def test_a_kernel_that_sees_nothing_but_the_newest_token_is_refused() -> None:
+def test_a_kernel_of_one_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="'kernel' got 1"):
         model_of(kernel=1)

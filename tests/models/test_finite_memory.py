@@ -1,4 +1,4 @@
-"""The finite-memory family: a prediction depends on the last k tokens, and on nothing before them."""
+"""Finite-memory language models; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOCABULARY = 7
 
 
 def model_of(**settings: object) -> FiniteMemory:
-    """A small model in float64 whose weights are all random: zeros would hide mistakes."""
+    """A small model in float64 with random values for all parameters, also those initialised to zero."""
     torch.manual_seed(0)
     values = {"vocabulary": VOCABULARY, "memory": 3, "layers": 2, "width": 8}
     model = FiniteMemory(FiniteMemoryConfig.parse(values | settings)).double().eval()
@@ -33,7 +33,7 @@ def after(model: FiniteMemory, ids: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("memory", [1, 2, 5])
 @torch.no_grad()
-def test_a_prediction_depends_on_the_last_k_tokens_and_on_no_earlier_one(memory: int) -> None:
+def test_a_prediction_depends_on_exactly_the_last_k_tokens(memory: int) -> None:
     model, ids = model_of(memory=memory), text()
     expected = after(model, ids)
     for back in range(1, ids.shape[1] + 1):
@@ -52,7 +52,7 @@ def test_a_memory_of_one_token_is_a_markov_chain() -> None:
 
 
 @torch.no_grad()
-def test_the_same_tokens_give_the_same_prediction_anywhere_but_near_the_beginning() -> None:
+def test_predictions_are_position_independent_except_near_bos() -> None:
     model, phrase = model_of(memory=3), torch.tensor([[4, 2, 5]])
     later = after(model, torch.cat([text(rows=1), phrase], dim=1))
     torch.testing.assert_close(after(model, phrase), later)
@@ -60,10 +60,10 @@ def test_the_same_tokens_give_the_same_prediction_anywhere_but_near_the_beginnin
 
 
 @torch.no_grad()
-def test_the_state_is_the_last_tokens_and_before_bos_there_is_nothing() -> None:
+def test_the_state_is_the_last_tokens_with_padding_before_bos() -> None:
     model, ids = model_of(memory=4), text()
     state = model.start(batch_size=3).state
-    assert state.tolist() == [[model.nothing, model.nothing, model.bos]] * 3
+    assert state.tolist() == [[model.padding, model.padding, model.bos]] * 3
     for chunk in ids.split(5, dim=1):
         state = model.extend(chunk, state).state
     (tensor,) = tensors(state)
@@ -71,7 +71,7 @@ def test_the_state_is_the_last_tokens_and_before_bos_there_is_nothing() -> None:
 
 
 @torch.no_grad()
-def test_one_token_of_one_text_in_numpy_is_what_torch_gives_for_many() -> None:
+def test_single_row_decoding_equals_batched_decoding() -> None:
     model, ids = model_of(), text()
     whole = model.logits(Batch(Sequences.full(ids)))
     step = model.start()
@@ -80,7 +80,7 @@ def test_one_token_of_one_text_in_numpy_is_what_torch_gives_for_many() -> None:
         step = model.step(token[None], step.state)
 
 
-def test_gradients_do_not_see_where_a_text_was_cut() -> None:
+def test_gradients_do_not_depend_on_segment_boundaries() -> None:
     model, ids = model_of(), text()
     state = model.start(batch_size=3).state
     chunks = []
@@ -98,14 +98,14 @@ def test_gradients_do_not_see_where_a_text_was_cut() -> None:
 @pytest.mark.parametrize(
     ("tied", "tables"), [(True, [(8, VOCABULARY + 2)]), (False, [(8, VOCABULARY), (VOCABULARY + 2, 8)])]
 )
-def test_what_stands_before_a_text_can_be_read_and_never_predicted(tied: bool, tables: list[tuple[int, int]]) -> None:
+def test_bos_and_padding_are_inputs_but_never_predicted(tied: bool, tables: list[tuple[int, int]]) -> None:
     model = model_of(tied=tied)
-    assert (model.bos, model.nothing) == (VOCABULARY, VOCABULARY + 1)
+    assert (model.bos, model.padding) == (VOCABULARY, VOCABULARY + 1)
     assert after(model, text()).shape == (3, VOCABULARY)
     assert [table.shape for table in model.tables()] == tables
 
 
-def test_it_learns_to_repeat_the_token_k_places_back() -> None:
+def test_it_learns_to_repeat_the_token_k_positions_back() -> None:
     torch.manual_seed(0)
     model = FiniteMemory(FiniteMemoryConfig(vocabulary=VOCABULARY, memory=4, layers=1, width=16))
     ids = text(rows=16, length=4).repeat(1, 6)
@@ -118,6 +118,6 @@ def test_it_learns_to_repeat_the_token_k_places_back() -> None:
     assert loss.item() < 0.1
 
 
-def test_a_memory_of_no_token_is_refused_in_one_line() -> None:
+def test_a_memory_of_zero_tokens_is_refused() -> None:
     with pytest.raises(ConfigError, match="'memory' got 0"):
         model_of(memory=0)

@@ -13,7 +13,7 @@ VOCABULARY = 11
 
 
 def tiny(layout: str = "modern", **settings: object) -> GPT:
-    """A small model in float64 whose weights are all random: zeros would hide mistakes."""
+    """A small model in float64 with random values for all parameters, also those initialised to zero."""
     torch.manual_seed(0)
     values = {"vocabulary": VOCABULARY, "layout": layout, "layers": 2, "width": 16, "heads": 2, "context": 12}
     model = GPT(GPTConfig.parse(values | settings)).double().eval()
@@ -34,7 +34,7 @@ def read(model: GPT, row: torch.Tensor, step: Step | None = None) -> Step:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chunks", [[11], [1] * 11, [3, 1, 5, 2], [10, 1]])
 @torch.no_grad()
-def test_reading_in_chunks_equals_reading_at_once(layout: str, chunks: list[int]) -> None:
+def test_decoding_in_chunks_equals_the_full_pass(layout: str, chunks: list[int]) -> None:
     model, ids = tiny(layout), tokens(3, 12)
     step = model.start(batch_size=3)
     predictions = [step.logits]
@@ -47,7 +47,7 @@ def test_reading_in_chunks_equals_reading_at_once(layout: str, chunks: list[int]
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chunk", [1, 3])
 @torch.no_grad()
-def test_rows_at_different_positions_go_on_as_each_would_alone(layout: str, chunk: int) -> None:
+def test_rows_at_different_positions_extend_as_single_rows_do(layout: str, chunk: int) -> None:
     model = tiny(layout)
     prompts, more = [tokens(1, n)[0] for n in (5, 0, 2)], tokens(3, 2 * chunk)
     merged = merge([read(model, prompt).state for prompt in prompts])
@@ -62,7 +62,7 @@ def test_rows_at_different_positions_go_on_as_each_would_alone(layout: str, chun
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @torch.no_grad()
-def test_selected_rows_are_copies_that_go_their_own_way(layout: str) -> None:
+def test_selected_rows_are_independent_copies(layout: str) -> None:
     model, prompt = tiny(layout), tokens(1, 4)[0]
     step = read(model, prompt)
     twice = select(step.state, torch.tensor([0, 0]))
@@ -73,7 +73,7 @@ def test_selected_rows_are_copies_that_go_their_own_way(layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @torch.no_grad()
-def test_a_state_whose_positions_are_wound_back_forgets_the_tokens_after_them(layout: str) -> None:
+def test_a_rewound_state_forgets_the_later_tokens(layout: str) -> None:
     model, prompt = tiny(layout), tokens(1, 4)[0]
     drafted = read(model, torch.tensor([7, 7, 7]), read(model, prompt)).state
     wound_back = drafted._replace(positions=drafted.positions - 3)
@@ -90,7 +90,7 @@ def test_a_detached_state_cuts_the_gradient_and_keeps_the_values() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @torch.no_grad()
-def test_padding_may_hold_anything(layout: str) -> None:
+def test_padding_is_ignored(layout: str) -> None:
     model, ids = tiny(layout), tokens(2, 8)
     lengths = torch.tensor([8, 3])
     scribbled = ids.clone()
@@ -116,11 +116,11 @@ def test_a_full_cache_is_refused_even_if_only_one_row_is_full(layout: str) -> No
             model.extend(tokens(rows, 1), state)
 
 
-def test_the_modern_layout_begins_with_an_id_that_no_text_contains() -> None:
+def test_bos_of_the_modern_layout_is_an_extra_id() -> None:
     assert tiny("modern").bos == VOCABULARY
 
 
-def test_the_gpt2_layout_begins_with_the_end_of_text_token_unless_told() -> None:
+def test_bos_of_the_gpt2_layout_is_eos_by_default() -> None:
     assert (tiny("gpt2").bos, tiny("gpt2", bos=4).bos) == (0, 4)
 
 
@@ -154,23 +154,23 @@ def test_the_default_has_about_1_2_million_parameters_without_embeddings() -> No
         ({"width": 130, "heads": 4}, "width 130 is not divisible by heads 4; try 128 or 132"),
         ({"width": 3, "heads": 4}, "width 3 is not divisible by heads 4; try 4"),
         ({"width": 12}, "heads of width 3 cannot be rotated"),
-        ({"bos": 11}, "bos 11 is not a token of a vocabulary of 11"),
+        ({"bos": 11}, "bos 11 is outside the vocabulary of 11 tokens"),
         ({"layer": 3}, "did you mean 'layers'?"),
     ],
 )
-def test_settings_that_do_not_fit_together_are_explained(settings: dict[str, int], message: str) -> None:
+def test_inconsistent_settings_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         GPTConfig.parse({"vocabulary": 11, "heads": 4} | settings)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_an_odd_head_width_is_fine_without_rotary_positions() -> None:
+def test_an_odd_head_width_is_allowed_without_rotary_positions() -> None:
     assert GPTConfig(vocabulary=11, layout="gpt2", heads=4, width=12).head_width == 3
 
 
 @torch.no_grad()
-def test_the_length_of_queries_and_keys_does_not_matter_in_the_modern_layout() -> None:
+def test_the_norms_of_queries_and_keys_do_not_matter_in_the_modern_layout() -> None:
     model, batch = tiny("modern"), Batch(Sequences.full(tokens(2, 8)))
     before = model.logits(batch)
     for block in model.trunk.blocks:
@@ -190,7 +190,7 @@ def test_the_norm_and_its_gradient_are_those_of_torch() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_optimizers_see_the_maps_between_hidden_vectors_apart_from_the_tables(layout: str) -> None:
+def test_tables_are_separated_from_hidden_matrices_for_the_optimizer(layout: str) -> None:
     model = tiny(layout)
     tables = {id(table) for table in model.tables()}
     matrices = {name for name, value in model.named_parameters() if value.ndim == 2 and id(value) not in tables}

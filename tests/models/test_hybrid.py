@@ -1,4 +1,4 @@
-"""The hybrid, as a translator and as a language model; what holds for every family is in tests/testing."""
+"""The hybrid translation and language models; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ VOCABULARY, SOURCE_VOCABULARY, CHUNK = 7, 9, 4
 def translator(**settings: Any) -> Hybrid:
     torch.manual_seed(0)
     values = {"vocabulary": VOCABULARY, "source_vocabulary": SOURCE_VOCABULARY, "width": 8, "layers": 1, **settings}
-    return scattered(Hybrid(HybridConfig.parse(values)))
+    return perturbed(Hybrid(HybridConfig.parse(values)))
 
 
 def language_model(**settings: Any) -> HybridLanguage:
     torch.manual_seed(0)
     values = {"vocabulary": VOCABULARY, "width": 8, "layers": 1, "chunk": CHUNK, **settings}
-    return scattered(HybridLanguage(HybridLanguageConfig.parse(values)))
+    return perturbed(HybridLanguage(HybridLanguageConfig.parse(values)))
 
 
-def scattered(model: HybridModel) -> Any:
-    """With parameters away from zero, so that every path matters."""
+def perturbed(model: HybridModel) -> Any:
+    """With parameters away from zero, so that every path contributes."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
@@ -70,41 +70,39 @@ def test_a_prediction_is_the_mixture_of_both_branches(gate: str) -> None:
 
 
 @torch.no_grad()
-def test_gamma_is_one_number_unless_it_is_gated_or_a_position_lacks_mass() -> None:
+def test_a_fixed_gamma_is_reduced_only_at_positions_with_little_mass() -> None:
     model = translator(gate="fixed", gamma=0.3, min_mass=0.0)
     torch.testing.assert_close(model.shares(model.hidden(pair())), torch.full((2, 5), 0.3, dtype=torch.float64))
-    wanting = translator(gate="fixed", gamma=0.3, min_mass=100.0)  # no position has so much of four source tokens
-    weights = wanting.plan(pair().source).weights  # type: ignore[arg-type]
-    torch.testing.assert_close(wanting.shares(wanting.hidden(pair())), 0.3 * weights[:, :5])
+    sparse = translator(gate="fixed", gamma=0.3, min_mass=100.0)  # more than any position has
+    weights = sparse.plan(pair().source).weights  # type: ignore[arg-type]
+    torch.testing.assert_close(sparse.shares(sparse.hidden(pair())), 0.3 * weights[:, :5])
     torch.testing.assert_close(weights.sum(1), torch.full((2,), 4 / 100, dtype=torch.float64))
 
 
 @torch.no_grad()
-def test_at_the_ends_of_gamma_stands_one_branch_alone() -> None:
+def test_a_gamma_of_zero_or_one_selects_a_branch() -> None:
     model, batch = translator(min_mass=0.0), pair()
     before = model.logits(batch)
     branches = model.branch_log_probs(model.hidden(batch))
     for gamma, branch in ((0.0, 0), (1.0, 1)):
         torch.testing.assert_close(model.with_gamma(gamma).logits(batch), branches[branch])
-    assert torch.equal(model.logits(batch), before)  # the model itself stays as it was
+    assert torch.equal(model.logits(batch), before)  # the model itself is unchanged
 
 
 @torch.no_grad()
-def test_the_second_branch_sees_the_source_and_neither_the_target_nor_its_length() -> None:
+def test_the_non_autoregressive_branch_depends_on_the_source_only() -> None:
     model, (target, source) = translator(), pair(length=6)
     drafts = model.branch_log_probs(model.hidden(Batch(target, source)))[1]
     other = model.branch_log_probs(model.hidden(Batch(sequences(2, 3, seed=9), source)))[1]
     assert torch.equal(other, drafts[:, :3])
-    elsewhere = Sequences.full((source.ids + 1) % SOURCE_VOCABULARY)  # type: ignore[union-attr]
-    assert not torch.allclose(model.branch_log_probs(model.hidden(Batch(target, elsewhere)))[1], drafts)
+    other_source = Sequences.full((source.ids + 1) % SOURCE_VOCABULARY)  # type: ignore[union-attr]
+    assert not torch.allclose(model.branch_log_probs(model.hidden(Batch(target, other_source)))[1], drafts)
 
 
 @torch.no_grad()
-def test_the_source_alone_decides_how_far_is_planned_and_beyond_that_the_first_branch_writes() -> None:
-    model, source = (
-        translator(length_ratio=0.5, length_margin=1, gate="fixed", gamma=0.9),
-        sequences(1, 4, SOURCE_VOCABULARY),
-    )
+def test_past_the_planned_positions_only_the_autoregressive_branch_predicts() -> None:
+    model = translator(length_ratio=0.5, length_margin=1, gate="fixed", gamma=0.9)
+    source = sequences(1, 4, SOURCE_VOCABULARY)
     assert model.plan(source).drafts.shape[1] == 3
     batch = Batch(sequences(1, 6), source)
     hidden = model.hidden(batch)
@@ -115,7 +113,7 @@ def test_the_source_alone_decides_how_far_is_planned_and_beyond_that_the_first_b
 
 
 @torch.no_grad()
-def test_attention_maps_are_distributions_over_the_real_source() -> None:
+def test_attention_maps_are_distributions_over_unpadded_source_tokens() -> None:
     source = Sequences(sequences(2, 5, SOURCE_VOCABULARY).ids, torch.tensor([5, 2]))
     maps = translator().attention_maps(Batch(sequences(2, 6), source))
     assert maps.shape == (2, 6, 5)
@@ -127,15 +125,15 @@ def test_attention_maps_are_distributions_over_the_real_source() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_branches_have_losses_of_their_own_in_training(smoothing: float) -> None:
+def test_the_training_loss_includes_that_of_each_branch(smoothing: float) -> None:
     model, batch = translator(), pair()
     hidden, targets = model.hidden(batch).flatten(0, 1), batch.target.ids.flatten()
     predictions = (model.readout(hidden), *model.branch_log_probs(hidden))
     parts = [F.cross_entropy(one, targets, reduction="sum", label_smoothing=smoothing) for one in predictions]
     found = BranchLikelihood(0.5, smoothing)(model, hidden, targets)
     torch.testing.assert_close(found, parts[0] + 0.5 * parts[1] + 0.5 * parts[2])
-    figures = BranchLikelihood(0.5).metrics(model, hidden)
-    assert figures == {"gamma": pytest.approx(float(model.shares(hidden).detach().mean()))}
+    metrics = BranchLikelihood(0.5).metrics(model, hidden)
+    assert metrics == {"gamma": pytest.approx(float(model.shares(hidden).detach().mean()))}
 
 
 def learner(**settings: Any) -> Hybrid:
@@ -145,7 +143,7 @@ def learner(**settings: Any) -> Hybrid:
 
 
 def learn(model: Hybrid, objective: Objective, steps: int) -> None:
-    """To turn texts round."""
+    """Train on reversing sequences."""
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.AdamW(model.parameters(), 0.005, weight_decay=0.0)
     for _ in range(steps):
@@ -159,7 +157,7 @@ def learn(model: Hybrid, objective: Objective, steps: int) -> None:
     model.eval()
 
 
-def test_both_branches_learn_to_turn_a_text_round() -> None:
+def test_both_branches_learn_to_reverse_a_sequence() -> None:
     model = learner()
     learn(model, BranchLikelihood(0.5), steps=200)
     assert exact_matches(model, reverse=True) > 0.9
@@ -167,14 +165,14 @@ def test_both_branches_learn_to_turn_a_text_round() -> None:
         assert exact_matches(model.with_gamma(gamma), reverse=True) > 0.8
 
 
-def test_without_a_loss_of_its_own_the_second_branch_starves() -> None:
+def test_without_branch_losses_the_non_autoregressive_branch_does_not_learn() -> None:
     model = learner()
     learn(model, Likelihood(), steps=200)
     assert exact_matches(model.with_gamma(0.0), reverse=True) > 0.8
     assert exact_matches(model.with_gamma(1.0), reverse=True) < 0.3
 
 
-def test_a_new_model_begins_with_the_frequencies_of_the_tokens() -> None:
+def test_the_output_bias_sets_the_initial_predictions() -> None:
     torch.manual_seed(0)
     model = Hybrid(HybridConfig(vocabulary=VOCABULARY, source_vocabulary=SOURCE_VOCABULARY, width=8))
     frequencies = torch.rand(VOCABULARY).softmax(0)
@@ -188,7 +186,7 @@ def test_a_new_model_begins_with_the_frequencies_of_the_tokens() -> None:
 
 
 @torch.no_grad()
-def test_a_chunk_is_planned_from_the_chunk_before_it_and_nothing_else() -> None:
+def test_the_plan_of_a_chunk_depends_on_the_previous_chunk_only() -> None:
     model, text = language_model(), sequences(1, 4 * CHUNK).ids
     drafts = model.branch_log_probs(model.hidden(Batch(Sequences.full(text))))[1][0].view(4, CHUNK, -1)
     for chunk in range(4):
@@ -200,7 +198,7 @@ def test_a_chunk_is_planned_from_the_chunk_before_it_and_nothing_else() -> None:
 
 
 @torch.no_grad()
-def test_the_first_branch_reads_the_text_from_its_start() -> None:
+def test_the_autoregressive_branch_sees_the_whole_text() -> None:
     model, text = language_model(), sequences(1, 4 * CHUNK).ids
     other = text.clone()
     other[0, 0] = (other[0, 0] + 1) % VOCABULARY
@@ -208,7 +206,7 @@ def test_the_first_branch_reads_the_text_from_its_start() -> None:
     assert not torch.allclose(*last, atol=1e-9)
 
 
-def test_gradients_reach_what_planned_a_chunk_that_was_begun_in_the_segment_before() -> None:
+def test_gradients_reach_the_source_of_a_chunk_started_in_the_previous_segment() -> None:
     model, text = language_model(), sequences(2, CHUNK + 3).ids
     with torch.no_grad():
         state = model.extend(text[:, : CHUNK + 1], model.start(batch_size=2).state).state
@@ -232,7 +230,7 @@ def test_a_translator_with_pretrained_features_passes_every_check(tmp_path: Path
 
 
 @pytest.mark.parametrize("write", [write_bert, write_small_gpt2])
-def test_a_language_model_with_pretrained_features_never_looks_ahead(tmp_path: Path, write: Any) -> None:
+def test_a_language_model_with_pretrained_features_is_causal(tmp_path: Path, write: Any) -> None:
     write(tmp_path)
     findings = check_model(lambda: language_model(vocabulary=PIECES, features=str(tmp_path), width=6))
     passed = {finding.check for finding in findings if finding.status == "passed"}
@@ -252,13 +250,13 @@ def test_features_of_the_training_sources_are_computed_once(tmp_path: Path, monk
     model.fit_statistics([(row, row) for row in source.ids.tolist()])
 
     def refuse(*_: object) -> None:
-        raise AssertionError("the pretrained model was asked again")
+        raise AssertionError("the pretrained model was run again")
 
     monkeypatch.setattr(BertEncoder, "forward", refuse)
     torch.testing.assert_close(model.log_prob(Batch(sequences(3, 4), source)), expected)
 
 
-def test_a_run_with_frozen_features_is_loaded_again_without_holding_a_copy_of_them(tmp_path: Path) -> None:
+def test_a_run_with_frozen_features_does_not_store_them(tmp_path: Path) -> None:
     folder, pairs = tmp_path / "bert", tmp_path / "pairs.tsv"
     write_bert(folder)
     pairs.write_text("cat sat\tKatze sitzt\ndog sat\tHund sitzt\ncat\tKatze\ndog cat\tHund Katze\n" * 5)
@@ -283,7 +281,7 @@ def test_a_run_with_frozen_features_is_loaded_again_without_holding_a_copy_of_th
         chainrule.load(tmp_path / "run")
 
 
-def test_a_pretrained_model_must_be_the_one_that_was_trained_with_and_read_its_own_pieces(tmp_path: Path) -> None:
+def test_another_pretrained_model_or_vocabulary_is_refused(tmp_path: Path) -> None:
     write_bert(tmp_path)
     model = translator(source_vocabulary=PIECES, features=str(tmp_path))
     settings = model.config.model_dump()
@@ -294,12 +292,12 @@ def test_a_pretrained_model_must_be_the_one_that_was_trained_with_and_read_its_o
         Hybrid(HybridConfig.parse(settings))
     with pytest.raises(ConfigError, match=rf"9 tokens, and the model in .* one of {PIECES}; .*huggingface:"):
         translator(features=str(tmp_path))
-    with pytest.raises(ConfigError, match="chunk 16 is longer than the 15 tokens"):
+    with pytest.raises(ConfigError, match="chunk 16 is longer than the context of 15 tokens"):
         language_model(vocabulary=PIECES, features=str(tmp_path), chunk=16)
 
 
 def test_bad_settings_are_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="gamma 0 is no place to begin for gate 'learned'"):
+    with pytest.raises(ConfigError, match="gamma 0 has no gradient, so gate 'learned' cannot learn"):
         translator(gate="learned", gamma=0)
     with pytest.raises(ConfigError, match="multiple of 2"):
         translator(width=7)

@@ -1,4 +1,4 @@
-"""Parallel translation by CTC and by masks; what holds for every parallel family is in tests/testing."""
+"""Non-autoregressive translation; properties of every parallel family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def of(variant: str, **settings: object) -> NonAutoregressive:
 @torch.no_grad()
 def test_the_frames_of_a_row_depend_on_its_own_source_only() -> None:
     model = of("ctc", frames_per_token=1.6)
-    alone = Sequences(SOURCE.ids[1:2, :2], SOURCE.lengths[1:2])
+    single = Sequences(SOURCE.ids[1:2, :2], SOURCE.lengths[1:2])
     target = Sequences(torch.tensor([[4, 2]]), torch.tensor([2]))
-    beside = Sequences(target.ids.expand(3, -1), target.lengths.expand(3))
+    batched = Sequences(target.ids.expand(3, -1), target.lengths.expand(3))
     torch.testing.assert_close(
-        model.log_prob(Batch(target, alone))[0], model.log_prob(Batch(beside, SOURCE))[1], rtol=1e-9, atol=1e-9
+        model.log_prob(Batch(target, single))[0], model.log_prob(Batch(batched, SOURCE))[1], rtol=1e-9, atol=1e-9
     )
-    assert model.log_prob(Batch(Sequences(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])), alone)) > -torch.inf
-    five = Batch(Sequences(torch.tensor([[1, 2, 3, 4, 1]]), torch.tensor([5])), alone)
+    assert model.log_prob(Batch(Sequences(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])), single)) > -torch.inf
+    five = Batch(Sequences(torch.tensor([[1, 2, 3, 4, 1]]), torch.tensor([5])), single)
     assert model.log_prob(five) == -torch.inf  # 3.2 frames are rounded up to 4
 
 
@@ -98,7 +98,7 @@ def test_an_impossible_target_adds_neither_loss_nor_gradient() -> None:
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
 
 
-def test_ctc_has_one_pass_and_no_lengths_to_choose_from() -> None:
+def test_ctc_refuses_several_passes_or_length_candidates() -> None:
     for budget in (DecodingBudget(2, 1), DecodingBudget(1, 3)):
         with pytest.raises(DecodingError, match="writes in one pass and chooses no length"):
             of("ctc").generate(SOURCE, budget)
@@ -109,18 +109,18 @@ def test_glancing_reveals_tokens_of_the_best_path_in_training() -> None:
     """Glancing happens in training, changes the loss, and shows more where more is wrong."""
     model = of("ctc", glancing=1.0, dropout=0.0)
     batch = Batch(Sequences(torch.tensor([[1, 2, 0], [1, 0, 0], [2, 0, 0]]), torch.tensor([3, 2, 2])), SOURCE)
-    chance = model.draw_noise(batch)
-    assert chance.shape == (3, 8)
-    plain, glanced = (float(model.train(mode).loss(batch, chance)) for mode in (False, True))
+    noise = model.draw_noise(batch)
+    assert noise.shape == (3, 8)
+    plain, glanced = (float(model.train(mode).loss(batch, noise)) for mode in (False, True))
     assert plain == pytest.approx(-float(model.log_prob(batch).sum()))
     assert glanced != pytest.approx(plain)
 
 
-# MaskPredictOutput
+# Mask-predict
 
 
 @torch.no_grad()
-def test_a_pass_changes_what_is_unknown_and_nothing_else() -> None:
+def test_a_pass_changes_the_masked_tokens_only() -> None:
     model = of("masked")
     output = model.output
     assert isinstance(output, MaskPredictOutput)
@@ -128,50 +128,50 @@ def test_a_pass_changes_what_is_unknown_and_nothing_else() -> None:
     ids = torch.randint(5, (3, 5), generator=torch.Generator().manual_seed(2))
     draft = Draft(ids, torch.full((3, 5), -0.5, dtype=torch.float64))
     unknown = torch.tensor([[0, 1, 0, 0, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]).bool()
-    read = model.body.read(SOURCE)
-    after = output.predicted(model.body, read, draft, unknown, lengths, ())
+    source = model.body.encode(SOURCE)
+    after = output.predict_masked(model.body, source, draft, unknown, lengths, ())
     assert torch.equal(after.ids[~unknown], ids[~unknown])
     assert torch.equal(after.log_probs[~unknown], draft.log_probs[~unknown])
     assert (after.ids[unknown] < model.vocabulary).all()
-    hidden = ids.masked_fill(unknown, 4)  # whatever stood there, the model does not see it
-    again = output.predicted(model.body, read, Draft(hidden, draft.log_probs), unknown, lengths, ())
+    hidden = ids.masked_fill(unknown, 4)  # the model does not see the masked tokens
+    again = output.predict_masked(model.body, source, Draft(hidden, draft.log_probs), unknown, lengths, ())
     assert torch.equal(again.ids[unknown], after.ids[unknown])
 
 
 @torch.no_grad()
-def test_fewer_and_fewer_tokens_are_predicted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, asked = of("masked"), []
-    predicted = MaskPredictOutput.predicted
+def test_fewer_tokens_are_predicted_again_in_each_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = of("masked"), []
+    predict_masked = MaskPredictOutput.predict_masked
 
     def recording(
-        self: MaskPredictOutput, body: object, read: object, draft: Draft, unknown: torch.Tensor, *rest: object
+        self: MaskPredictOutput, body: object, source: object, draft: Draft, unknown: torch.Tensor, *rest: object
     ) -> Draft:
-        asked.append((unknown.sum(1).tolist(), draft))
-        found = predicted(self, body, read, draft, unknown, *rest)  # type: ignore[arg-type]
-        if len(asked) > 1:  # the least sure of the pass before
+        calls.append((unknown.sum(1).tolist(), draft))
+        found = predict_masked(self, body, source, draft, unknown, *rest)  # type: ignore[arg-type]
+        if len(calls) > 1:  # the least confident of the previous pass
             kept = draft.log_probs.masked_fill(unknown, math.inf)[:, :6].min(1).values
             assert (draft.log_probs.masked_fill(~unknown, -math.inf).max(1).values <= kept).all()
         return found
 
-    monkeypatch.setattr(MaskPredictOutput, "predicted", recording)
+    monkeypatch.setattr(MaskPredictOutput, "predict_masked", recording)
     output = model.output
     assert isinstance(output, MaskPredictOutput)
-    read = model.body.read(SOURCE)
-    output.refined(model.body, read, torch.tensor([6, 6, 6]), 3, ())
-    assert [counts for counts, _ in asked] == [[6, 6, 6], [4, 4, 4], [2, 2, 2]]
+    source = model.body.encode(SOURCE)
+    output.refine(model.body, source, torch.tensor([6, 6, 6]), 3, ())
+    assert [counts for counts, _ in calls] == [[6, 6, 6], [4, 4, 4], [2, 2, 2]]
 
 
 @torch.no_grad()
-def test_one_pass_is_as_likely_as_it_says() -> None:
+def test_the_log_probability_of_a_single_pass_is_exact() -> None:
     model = of("masked")
-    for row, written in enumerate(model.generate(SOURCE, DecodingBudget())):
-        target = Sequences.full(torch.tensor([written.ids]))
-        assert float(model.log_prob(Batch(target, repeated(SOURCE, row, 1)))) == pytest.approx(written.log_prob)
-        assert written.score <= 0
+    for row, output in enumerate(model.generate(SOURCE, DecodingBudget())):
+        target = Sequences.full(torch.tensor([output.ids]))
+        assert float(model.log_prob(Batch(target, repeated(SOURCE, row, 1)))) == pytest.approx(output.log_prob)
+        assert output.score <= 0
 
 
 @torch.no_grad()
-def test_more_lengths_never_give_a_worse_score() -> None:
+def test_more_length_candidates_never_give_a_worse_score() -> None:
     model = of("masked")
     scores = [[one.score for one in model.generate(SOURCE, DecodingBudget(2, count))] for count in (1, 3, 12, 99)]
     for fewer, more in itertools.pairwise(scores):
@@ -180,67 +180,67 @@ def test_more_lengths_never_give_a_worse_score() -> None:
 
 
 @torch.no_grad()
-def test_the_objective_of_masks_is_what_its_equation_says() -> None:
+def test_the_mask_predict_objective_is_that_of_the_docstring() -> None:
     model = of("masked")
     output = model.output
     assert isinstance(output, MaskPredictOutput)
     ids, length = torch.tensor([[1, 2, 3, 0]]), 4
     batch = Batch(Sequences.full(ids), repeated(SOURCE, 0, 1))
-    chance = torch.tensor([[0.3, 0.9, 0.1, 0.2, 0.8]], dtype=torch.float64)  # two masks, on the second and third
-    read = model.body.read(repeated(SOURCE, 0, 1))
+    noise = torch.tensor([[0.3, 0.9, 0.1, 0.2, 0.8]], dtype=torch.float64)  # two masks, on the second and third
+    source = model.body.encode(repeated(SOURCE, 0, 1))
     masked = torch.tensor([[False, True, True, False]])
-    hidden = output.hidden(model.body, read, ids.masked_fill(masked, model.body.nothing), torch.tensor([4]))
+    hidden = output.hidden(model.body, source, ids.masked_fill(masked, model.body.placeholder), torch.tensor([4]))
     nats = model.body.tokens.readout(hidden).log_softmax(-1).gather(2, ids[..., None])[masked].sum()
-    one_pass = output.hidden(model.body, read, torch.full_like(ids, model.body.nothing), torch.tensor([4]))
+    one_pass = output.hidden(model.body, source, torch.full_like(ids, model.body.placeholder), torch.tensor([4]))
     whole = model.body.tokens.readout(one_pass).log_softmax(-1).gather(2, ids[..., None]).sum()
     of_length = float(model.log_prob(batch)) - float(whole)
-    assert float(model.loss(batch, chance)) == pytest.approx(-of_length - length / 2 * float(nats))
+    assert float(model.loss(batch, noise)) == pytest.approx(-of_length - length / 2 * float(nats))
 
 
-def test_the_first_positions_in_an_order_are_found_among_those_that_may() -> None:
+def test_the_lowest_eligible_entries_are_selected() -> None:
     order = torch.tensor([[0.5, 0.1, 0.9, 0.2], [0.4, 0.3, 0.2, 0.1]])
     among = torch.tensor([[True, True, True, False], [True, True, True, True]])
     found = lowest(order, among, torch.tensor([2, 1]))
     assert found.tolist() == [[True, True, False, False], [False, False, False, True]]
 
 
-# Every k-th token
+# Hybrid-regressive
 
 
-def hybrid(every: int) -> HybridRegressive:
-    model = tiny_parallel("hybrid_regressive", "every second" if every == 2 else "every third")
+def hybrid(chunk_size: int) -> HybridRegressive:
+    model = tiny_parallel("hybrid_regressive", "every second" if chunk_size == 2 else "every third")
     assert isinstance(model, HybridRegressive)
     return model.double().eval()
 
 
-@pytest.mark.parametrize("every", [2, 3])
+@pytest.mark.parametrize("chunk_size", [2, 3])
 @torch.no_grad()
-def test_every_kth_token_is_what_the_leader_writes_greedily(every: int) -> None:
-    model = hybrid(every)
+def test_every_kth_token_is_that_of_greedy_autoregressive_decoding(chunk_size: int) -> None:
+    model = hybrid(chunk_size)
     state = model.skip_at.initial(SOURCE, 3)
     token = torch.full((3, 1), model.skip_at.bos)
-    led = []
+    expected_anchors = []
     for _ in range(3):
         hidden, state = model.skip_at.advance(token, state)
         token = model.skip_at.readout(hidden).argmax(-1)
-        led.append(token[:, 0])
-    for row, written in enumerate(model.generate(SOURCE, DecodingBudget())):
-        leading = written.ids[every - 1 :: every]
-        assert len(written.ids) == every * len(leading)
-        assert leading[:3] == [int(token[row]) for token in led][: len(leading)]
-        assert EOS not in leading[:-1]
+        expected_anchors.append(token[:, 0])
+    for row, output in enumerate(model.generate(SOURCE, DecodingBudget())):
+        anchors = output.ids[chunk_size - 1 :: chunk_size]
+        assert len(output.ids) == chunk_size * len(anchors)
+        assert anchors[:3] == [int(token[row]) for token in expected_anchors][: len(anchors)]
+        assert EOS not in anchors[:-1]
 
 
-@pytest.mark.parametrize("every", [2, 3])
+@pytest.mark.parametrize("chunk_size", [2, 3])
 @torch.no_grad()
-def test_the_likelihood_is_that_of_the_leader_times_that_of_the_rest(every: int) -> None:
-    model = hybrid(every)
+def test_the_likelihood_is_the_product_of_both_factors(chunk_size: int) -> None:
+    model = hybrid(chunk_size)
     padded = torch.tensor([[1, 2, 3, 4, 0, 0]])  # the same for both: [1, 2, 3, 4, 0] with its EOS repeated
     source = repeated(SOURCE, 0, 1)
-    led = padded[:, every - 1 :: every]
-    expected = float(Transformer.log_prob(model.skip_at, Batch(Sequences.full(led), source)))
+    expected_anchors = padded[:, chunk_size - 1 :: chunk_size]
+    expected = float(Transformer.log_prob(model.skip_at, Batch(Sequences.full(expected_anchors), source)))
     masked = torch.ones(6, dtype=torch.bool)
-    masked[every - 1 :: every] = False
+    masked[chunk_size - 1 :: chunk_size] = False
     memory = model.skip_cmlm.encoder_memory(model.skip_at.encode(source), source.lengths)
     inputs = model.skip_at.tokens.embed(padded.masked_fill(masked, model.skip_at.bos))
     hidden = model.skip_cmlm.bidirectional(inputs, torch.tensor([6]), memory)
@@ -250,7 +250,7 @@ def test_the_likelihood_is_that_of_the_leader_times_that_of_the_rest(every: int)
     assert float(found) == pytest.approx(expected)
 
 
-def test_what_does_not_fit_is_refused_in_one_line() -> None:
+def test_sequences_longer_than_the_context_are_refused() -> None:
     for model in (of("ctc"), of("masked"), hybrid(3)):
         target = Sequences.full(torch.ones(1, 13, dtype=torch.int64))
         with pytest.raises(DataError, match="13 tokens does not fit into the context of 12"):
@@ -259,39 +259,38 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
             model.log_prob(Batch(Sequences.full(torch.ones(1, 3, dtype=torch.int64))))
 
 
-# All of them learn
+# Training
 
 
 def learner(name: str) -> ParallelModel:
     torch.manual_seed(0)
     sizes = {"vocabulary": 8, "source_vocabulary": 8, "width": 32, "heads": 2, "context": 12, "dropout": 0.0}
     layers = {"encoder_layers": 1, "decoder_layers": 1}
-    if name == "every":
+    if name == "hybrid_regressive":
         return HybridRegressive(HybridRegressiveConfig.parse({**sizes, **layers}))
     return NonAutoregressive(NonAutoregressiveConfig.parse({**sizes, **layers, "output": name}))
 
 
-@pytest.mark.parametrize(("name", "reverse"), [("ctc", True), ("masked", False), ("every", True)])
+@pytest.mark.parametrize(("name", "reverse"), [("ctc", True), ("masked", False), ("hybrid_regressive", True)])
 def test_it_learns_to_reverse_or_copy_a_sequence(name: str, reverse: bool) -> None:
-    """Turning it round takes masks longer: which source token a position wants depends on a length and a place."""
+    """Mask-predict learns to reverse more slowly, because the source position then depends on the length, too."""
     model = learner(name).train()
     teacher = WholeTargets(model)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01, weight_decay=0.0)
-    chance = torch.Generator().manual_seed(1)
+    noise = torch.Generator().manual_seed(1)
     for step in range(300):
         for group in optimizer.param_groups:
             group["lr"] = 0.01 * (1 - step / 310)
         optimizer.zero_grad()
-        teacher.gradient(pairs(model, 32, reverse=reverse, generator=chance))
+        teacher.gradient(pairs(model, 32, reverse=reverse, generator=noise))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()
     target, source = pairs(model, 64, reverse=reverse, generator=torch.Generator().manual_seed(2))
     assert source is not None
-    usual = model.default_budget
-    written = model.generate(source, usual)
+    outputs = model.generate(source, model.default_budget)
     wanted = [ids[:length] for ids, length in zip(target.ids.tolist(), target.lengths.tolist(), strict=True)]
-    right = [one.ids[: len(ids)] == ids for one, ids in zip(written, wanted, strict=True)]
+    right = [one.ids[: len(ids)] == ids for one, ids in zip(outputs, wanted, strict=True)]
     assert sum(right) / len(right) > 0.8
 
 
@@ -363,7 +362,7 @@ def test_beam_search_emits_blanks_where_all_tokens_are_suppressed() -> None:
     every = list(range(model.vocabulary))
     assert [one.ids for one in model.generate(SOURCE, DecodingBudget(beam=3), suppress=every)] == [[], [], []]
     some = model.generate(SOURCE, DecodingBudget(beam=3), suppress=every[2:])
-    for row, written in enumerate(some):
-        assert set(written.ids) <= {0, 1}
-        nats = float(model.log_prob(Batch(Sequences.pack([written.ids]), repeated(SOURCE, row, 1))))
-        assert written.log_prob <= nats + 1e-9  # what is suppressed makes nothing else likelier
+    for row, output in enumerate(some):
+        assert set(output.ids) <= {0, 1}
+        nats = float(model.log_prob(Batch(Sequences.pack([output.ids]), repeated(SOURCE, row, 1))))
+        assert output.log_prob <= nats + 1e-9  # suppressing tokens does not renormalise

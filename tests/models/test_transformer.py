@@ -1,4 +1,4 @@
-"""The encoder–decoder Transformer; what holds for every family is in tests/testing."""
+"""The encoder–decoder Transformer; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ every_position = pytest.mark.parametrize("positions", POSITIONS)
 
 
 def tiny(**settings: Any) -> Transformer:
-    """A small model in float64 whose weights are all random: zeros would hide mistakes."""
+    """A small model in float64 with random values for all parameters, also those initialised to zero."""
     torch.manual_seed(0)
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "width": 16, "heads": 2, "context": 64}
     values = {"vocabulary": VOCABULARY, "source_vocabulary": SOURCE_VOCABULARY, **sizes, **settings}
@@ -40,9 +40,7 @@ def sources(lengths: list[int]) -> Sequences:
 @every_position
 @pytest.mark.parametrize("chunks", [[1] * 40, [40], [3, 20, 1, 16]])
 @torch.no_grad()
-def test_decoding_from_the_cache_equals_reading_at_once_also_where_the_cache_grows(
-    positions: str, chunks: list[int]
-) -> None:
+def test_cached_decoding_equals_the_full_pass_also_when_the_cache_grows(positions: str, chunks: list[int]) -> None:
     model, ids, source = tiny(positions=positions), tokens(3, 41), sources([5, 1, 4])
     assert INITIAL_CAPACITY < 40
     step = model.start(source)
@@ -55,7 +53,7 @@ def test_decoding_from_the_cache_equals_reading_at_once_also_where_the_cache_gro
 
 @every_position
 @torch.no_grad()
-def test_rows_with_caches_and_sources_of_different_sizes_go_on_together(positions: str) -> None:
+def test_rows_with_different_positions_and_source_lengths_extend_together(positions: str) -> None:
     model, following = tiny(positions=positions), tokens(3, 2, seed=5)
     prompts, lengths = [tokens(1, 30), tokens(1, 1), tokens(1, 17)], [2, 9, 5]
     alone, states = [], []
@@ -68,7 +66,7 @@ def test_rows_with_caches_and_sources_of_different_sizes_go_on_together(position
 
 
 @torch.no_grad()
-def test_the_padding_of_a_source_may_hold_anything() -> None:
+def test_source_padding_is_ignored() -> None:
     model, target, source = tiny(), Sequences.full(tokens(2, 6)), sources([5, 2])
     scribbled = source.ids.clone()
     scribbled[1, 2:4], scribbled[1, 4:] = -100, 10**6
@@ -85,7 +83,7 @@ def test_the_order_of_the_source_matters(positions: str) -> None:
 
 
 @torch.no_grad()
-def test_attention_maps_are_distributions_over_the_real_source() -> None:
+def test_attention_maps_are_distributions_over_unpadded_source_tokens() -> None:
     model, source = tiny(), sources([5, 2])
     maps = model.attention_maps(Batch(Sequences.full(tokens(2, 7)), source))
     assert maps.shape == (2, 7, 5)
@@ -100,7 +98,7 @@ def test_a_model_with_shared_embeddings_has_one_table() -> None:
     assert len(list(apart.tables())) == 3
 
 
-def test_what_cannot_be_shared_or_split_is_refused_in_one_line() -> None:
+def test_inconsistent_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"source has 13 tokens, the target 11; use a joint tokenizer"):
         tiny(shared_embeddings=True)
     with pytest.raises(ConfigError, match="width 18 is not divisible by heads 4; try 16 or 20"):
@@ -109,7 +107,7 @@ def test_what_cannot_be_shared_or_split_is_refused_in_one_line() -> None:
         tiny(width=9, heads=3, positions="rotary")
 
 
-def test_what_does_not_fit_is_refused_in_one_line() -> None:
+def test_invalid_sources_and_targets_are_refused() -> None:
     model = tiny(context=8)
     with pytest.raises(DataError, match="9 tokens does not fit into the context of 8"):
         model.logits(Batch(Sequences.full(tokens(1, 9)), sources([4])))
@@ -121,21 +119,21 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
         model.start(Sequences(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([0])))
 
 
-def test_it_learns_to_turn_a_text_round() -> None:
+def test_it_learns_to_reverse_a_sequence() -> None:
     model = small_learner(heads=2)
     learn(model, reverse=True, steps=250)
     assert exact_matches(model, reverse=True) > 0.9
 
 
-def test_copying_it_looks_at_what_it_copies() -> None:
+def test_a_model_that_copies_attends_to_the_copied_token() -> None:
     model = small_learner(heads=1)
     learn(model, reverse=False, steps=200)
     assert exact_matches(model, reverse=False) > 0.9
     batch = pairs(model, 64, reverse=False, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
-        looked_at = model.attention_maps(batch).argmax(-1)  # (B, T)
-    places = torch.arange(looked_at.shape[1]).expand_as(looked_at)
-    assert (looked_at == places)[batch.target.mask].float().mean() > 0.9
+        attended = model.attention_maps(batch).argmax(-1)  # (B, T)
+    places = torch.arange(attended.shape[1]).expand_as(attended)
+    assert (attended == places)[batch.target.mask].float().mean() > 0.9
 
 
 def small_learner(*, heads: int) -> Transformer:
@@ -145,8 +143,8 @@ def small_learner(*, heads: int) -> Transformer:
 
 
 @pytest.mark.parametrize("positions", ["added", "rotary", "concatenated"])
-def test_a_source_that_goes_alone_is_read_as_in_training(positions: str) -> None:
-    """With gradients it goes through torch, without through NumPy."""
+def test_the_single_row_encoder_equals_the_batched_one(positions: str) -> None:
+    """torch computes it with gradients, NumPy without."""
     torch.manual_seed(0)
     config = {"width": 8, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "context": 32, "positions": positions}
     model = Transformer(TransformerConfig(vocabulary=9, source_vocabulary=9, **config)).double().eval()  # type: ignore[arg-type]

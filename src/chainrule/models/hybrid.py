@@ -1,4 +1,4 @@
-"""Hybrid models: a branch that reads the target so far, and one that plans the whole target from its source."""
+"""Hybrid models: a mixture of an autoregressive branch and a non-autoregressive one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from chainrule.features import Pretrained
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import BlockPredictor, Branched, FitsStatistics, Lookahead, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.nn.branches import Branches, TargetPlan, attention_over
+from chainrule.nn.attention import single_head_attention
+from chainrule.nn.branches import Branches, TargetPlan
 from chainrule.nn.layers import Projection
 from chainrule.nn.recurrent import LayerState
 from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
@@ -29,15 +30,15 @@ GammaName: TypeAlias = Literal["fixed", "learned", "gated"]
 
 
 class Gamma(nn.Module, ABC):
-    """A number in [0, 1] for every prediction."""
+    """The mixture weight γ ∈ [0, 1] of every prediction."""
 
     @abstractmethod
     def forward(self, vectors: Tensor) -> Tensor:
-        """(..., D), what both predictions are made from, to (...)."""
+        """Vectors of both branches, (..., D), to γ, (...)."""
 
 
 class FixedGamma(Gamma):
-    """As given."""
+    """A constant."""
 
     def __init__(self, share: float, width: int) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class LearnedGamma(Gamma):
 
 
 class GatedGamma(Gamma):
-    """σ(w · v + c), from what both predictions are made from; w begins as zero."""
+    """σ(w · v + c) with v the vectors of both branches; w is initialised to zero."""
 
     def __init__(self, share: float, width: int) -> None:
         super().__init__()
@@ -100,42 +101,44 @@ def mixed(first: Tensor, second: Tensor, shares: Tensor) -> Tensor:
 
 
 class HybridSettings(ModelConfig):
-    """What hybrids of both tasks have in common."""
+    """Settings of hybrids for both tasks."""
 
-    width: int = Field(256, ge=2, multiple_of=2, description="width of the embeddings and of every layer")
+    width: int = Field(256, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
     layers: int = Field(2, ge=1, description="recurrent layers of the encoder and of each branch")
-    gate: GammaName = Field("gated", description="γ is fixed, one learned number, or follows the text")
-    gamma: float = Field(0.2, ge=0, le=1, description="the share of the branch that sees no target, or where it begins")
-    branch_loss: float = Field(0.5, ge=0, description="weight of each branch's own loss in training, beside P's")
-    min_mass: float = Field(0.1, ge=0, description="a position with less of the source than this loses its share")
-    features: str | None = Field(None, description="folder of a pretrained BERT or GPT-2 that reads the source")
-    fine_tune: bool = Field(False, description="train the pretrained model, too")
-    features_fingerprint: str | None = Field(None, description="which pretrained model it was; filled in by training")
-    dropout: float = Field(0.2, ge=0, lt=1, description="on embeddings, between layers and before the readout")
-    tied: bool = Field(True, description="the readout uses the target embeddings as its weights")
+    gate: GammaName = Field("gated", description="γ is fixed, one learned number, or gated by the context")
+    gamma: float = Field(
+        0.2, ge=0, le=1, description="γ, the weight of the non-autoregressive branch, or its initial value"
+    )
+    branch_loss: float = Field(0.5, ge=0, description="weight of each branch's own loss in training")
+    min_mass: float = Field(0.1, ge=0, description="θ: γ is reduced at positions with less source mass than this")
+    features: str | None = Field(None, description="folder of a pretrained BERT or GPT-2 that encodes the source")
+    fine_tune: bool = Field(False, description="fine-tune the pretrained model")
+    features_fingerprint: str | None = Field(None, description="fingerprint of the pretrained model; set by training")
+    dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, between layers and before the readout")
+    tied: bool = Field(True, description="tie the readout to the target embeddings")
 
     @model_validator(mode="after")
     def _gamma_can_move(self) -> Self:
         if self.gate != "fixed" and self.gamma in (0, 1):
             raise ValueError(
-                f"gamma {self.gamma:g} is no place to begin for gate {self.gate!r}, which could never leave it; begin "
-                "with 0.2, or set gate=fixed"
+                f"gamma {self.gamma:g} has no gradient, so gate {self.gate!r} cannot learn from it; set gamma=0.2 or "
+                "gate=fixed"
             )
         return self
 
 
 class HybridModel(Branched, BlockPredictor, NeuralModel):
-    """P(y_t | y_<t, s) = (1 − γ_t) P_AR(y_t | y_<t, s) + γ_t P_NAR(y_t | t, s), whatever the source s may be.
+    """P(y_t | y_<t, s) = (1 − γ_t) P_AR(y_t | y_<t, s) + γ_t P_NAR(y_t | t, s), for any source s.
 
     With the vectors a_t and n_t of `nn.branches`, E the token table and b its bias,
 
         P_AR = softmax(E a_t + b),    P_NAR = softmax(E n_t + b),    γ_t = γ min(1, mass_t / θ)
 
-    and γ fixed, learned, or σ(w · [a_t; n_t] + c). Neither n_t nor mass_t depends on the target, and a_t depends on
-    what was read of it; so P is exact, normalised and causal. Past the planned positions γ_t is 0.
+    and γ fixed, learned, or σ(w · [a_t; n_t] + c). n_t and mass_t do not depend on the target, and a_t depends only on
+    y_<t, so P is exact, normalised and causal. Past the last non-autoregressive position γ_t is 0.
 
-    The mixture alone would train whichever branch is ahead and starve the other. So training adds `branch_loss` times
-    the loss of either: the second branch stays good enough to write drafts by itself.
+    The likelihood of the mixture alone would train only the branch that predicts better. So training adds `branch_loss`
+    times the loss of each branch; the non-autoregressive branch stays good enough to generate drafts by itself.
     """
 
     recipe: ClassVar[Mapping[str, Any]] = RECURRENT_RECIPE
@@ -173,8 +176,8 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 
     def branch_log_probs(self, hidden: Tensor) -> Tensor:
         """(..., 2D + 2) to (2, ..., V): log P_AR and log P_NAR."""
-        written, drafted, _ = self._parts(hidden)
-        return F.log_softmax(self.tokens.readout(torch.stack([written, drafted])), dim=-1)
+        autoregressive, parallel, _ = self._parts(hidden)
+        return F.log_softmax(self.tokens.readout(torch.stack([autoregressive, parallel])), dim=-1)
 
     def mix(self, log_probs: Tensor, hidden: Tensor) -> Tensor:
         return mixed(log_probs[0], log_probs[1], self._parts(hidden)[2])
@@ -183,14 +186,14 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         return self.mix(self.branch_log_probs(hidden), hidden)
 
     def shares(self, hidden: Tensor) -> Tensor:
-        """γ_t of hidden vectors, (..., 2D + 2) to (...)."""
+        """γ_t, (..., 2D + 2) to (...)."""
         return self._parts(hidden)[2][..., 1].exp()
 
     def lookahead_logits(self, vectors: Tensor) -> Tensor:
         return self.tokens.readout(vectors)
 
     def with_gamma(self, gamma: float) -> Self:
-        """The same model with another γ, which is fixed."""
+        """A copy of the model with a fixed γ."""
         twin = copy.deepcopy(self)
         twin.config = self.config.model_copy(update={"gate": "fixed", "gamma": gamma})
         twin.gamma = FixedGamma(gamma, 2 * self.config.width)
@@ -200,7 +203,7 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 
     @abstractmethod
     def embed_source(self, ids: Tensor) -> Tensor:
-        """Source ids of any shape to vectors (..., D), where no pretrained model reads them."""
+        """Source ids of any shape to vectors (..., D); used without a pretrained model."""
 
     def read_source(self, source: Sequences) -> Tensor:
         """m, (B, S, D); zeros past the lengths."""
@@ -209,19 +212,19 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         embedded = self.branches.dropout(self.embed_source(readable(source).t()))  # (S, B, D): time first
         return cast(Tensor, self.encoder(embedded, source.lengths).outputs).transpose(0, 1)
 
-    def joined(self, written: Tensor, drafted: Tensor, weights: Tensor) -> Tensor:
+    def joined(self, autoregressive: Tensor, parallel: Tensor, weights: Tensor) -> Tensor:
         """Hidden vectors (B, K, 2D + 2) from a and n, (B, K, D) each, and the weights of their positions (B, K)."""
-        both = torch.cat([written, drafted], -1)
+        both = torch.cat([autoregressive, parallel], -1)
         return torch.cat([both, log_shares(self.gamma(both) * weights)], -1)
 
     def _parts(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         width = self.config.width
-        written, drafted, shares = hidden.tensor_split([width, 2 * width], dim=-1)
-        return written, drafted, shares
+        autoregressive, parallel, log_shares = hidden.tensor_split([width, 2 * width], dim=-1)
+        return autoregressive, parallel, log_shares
 
 
 class HybridConfig(HybridSettings, EmbeddingConfig):
-    """Settings of the hybrid that translates."""
+    """Settings of the hybrid translation model."""
 
     length_ratio: float = Field(1.5, ge=0, description="non-autoregressive positions per source token,")
     length_margin: int = Field(8, ge=1, description="plus this many")
@@ -230,17 +233,17 @@ class HybridConfig(HybridSettings, EmbeddingConfig):
 class HybridState(NamedTuple):
     plan: TargetPlan
     layers: tuple[LayerState, ...]
-    positions: Tensor  # (B,) tokens read so far, BOS among them
+    positions: Tensor  # (B,) tokens read so far, including BOS
 
 
 class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
-    """Autoregressive and non-autoregressive branches in one translator, mixed by γ; exact.
+    """Translation by a mixture of an autoregressive and a non-autoregressive branch, with exact likelihood.
 
     After the notes' "non-autoregressive sequence-to-sequence model for autoregressive language modelling". The source
-    is read by a bidirectional LSTM or by a pretrained model, into m; `nn.branches` allocates it to P = ⌈1.5 S⌉ + 8
-    positions, a number that the source alone decides, so that it tells nothing of the target's length. A GRU with
-    attention (Bahdanau et al., 2015; Luong et al., 2015) reads the target so far, from h_0 = tanh(V mean(m) + v), and a
-    bidirectional LSTM the allocated contexts, all positions at once; see `HybridModel` for what becomes of them.
+    is encoded as m by a bidirectional LSTM or a pretrained model, and `nn.branches` allocates m to P = ⌈1.5 S⌉ + 8
+    positions. P depends on the source alone, so it reveals nothing about the target's length. A GRU with attention
+    (Bahdanau et al., 2015; Luong et al., 2015) reads y_<t, from h_0 = tanh(V mean(m) + v). A bidirectional LSTM reads
+    the allocated contexts of all positions in parallel. `HybridModel` mixes their predictions.
     """
 
     Config = HybridConfig
@@ -262,7 +265,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         return cast(PairTable, self.tokens).embed_source(ids)
 
     def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
-        """Frozen features of the training sources are computed once, and found on disk from then on."""
+        """Compute the frozen features of the training sources once and cache them on disk."""
         if self.pretrained is not None and not self.pretrained.fine_tune:
             fitting = (source for source, _ in train if len(source) <= self.pretrained.context)
             self.pretrained.precompute(fitting)
@@ -272,7 +275,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         plan, layers, positions = self.initial(batch.source, len(tokens))
         where = _next(positions, tokens.shape[1])
         hidden, _ = self.branches.decode(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
-        return attention_over(plan.source, plan.lengths).weights(hidden[:, None])[:, 0]
+        return single_head_attention(plan.source, plan.lengths).weights(hidden[:, None])[:, 0]
 
     def initial(self, source: Sequences | None, batch_size: int) -> HybridState:
         plan = self.plan(self.require_source(source))
@@ -281,7 +284,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         return HybridState(plan, layers, torch.zeros_like(plan.lengths))
 
     def plan(self, source: Sequences) -> TargetPlan:
-        """What the source alone decides."""
+        """The plan of the target, which depends on the source alone."""
         return self.branches.plan(self.read_source(source), source.lengths, self._counts(source))
 
     def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
@@ -289,19 +292,19 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         return Lookahead(self.plan(given).drafts, [0] * len(texts), self._counts(given).tolist())
 
     def _counts(self, source: Sequences) -> Tensor:
-        """(B,) positions that are planned."""
+        """(B,) number of non-autoregressive positions."""
         return (source.lengths * self.config.length_ratio).ceil().long() + self.config.length_margin
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         plan, layers, positions = cast(HybridState, state)
         where = _next(positions, tokens.shape[1])
         hidden, layers = self.branches.decode(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
-        written = self.branches.cross_attend(hidden, plan.source, plan.lengths)
+        attended = self.branches.cross_attend(hidden, plan.source, plan.lengths)
         weights = gather_positions(plan.weights[..., None], where)[..., 0]
-        hidden = self.joined(written, gather_positions(plan.drafts, where), weights)
+        hidden = self.joined(attended, gather_positions(plan.drafts, where), weights)
         return Advance(hidden, HybridState(plan, layers, positions + tokens.shape[1]))
 
 
 def _next(positions: Tensor, count: int) -> Tensor:
-    """(B, K): the positions that the next tokens to be read predict."""
+    """(B, K): the positions that the next input tokens predict."""
     return positions[:, None] + torch.arange(count, device=positions.device)

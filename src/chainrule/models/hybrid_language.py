@@ -1,4 +1,4 @@
-"""The hybrid as a language model: the chunk of text before this one is the source of this one."""
+"""The hybrid as a language model: the source of each chunk of text is the previous chunk."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ from chainrule.types import Sequences, State
 
 
 class HybridLanguageConfig(HybridSettings):
-    """Settings of the hybrid of one text."""
+    """Settings of the hybrid language model."""
 
-    chunk: int = Field(32, ge=1, description="tokens that are planned at once, from as many before them")
-    segment: int = Field(64, ge=1, description="tokens that gradients flow back through in truncated training")
+    chunk: int = Field(32, ge=1, description="chunk length: tokens predicted in parallel from the previous chunk")
+    segment: int = Field(64, ge=1, description="length of truncated back-propagation through time, in tokens")
 
 
 class HybridLanguageState(NamedTuple):
-    """Where every row stands in its chunk, and what it knows of that chunk."""
+    """The recurrent state, the plan of the current chunk, and the tokens of this and the previous chunk."""
 
     layers: tuple[LayerState, ...]
-    plan: TargetPlan  # of the chunk that is being predicted, P = C
-    source: Tensor  # (B, C) ids of the chunk before it, which the plan was made from
-    recent: Tensor  # (B, C) ids of the chunk that is being read; those past `read` are 0
-    positions: Tensor  # (B,) tokens read so far, BOS among them
+    plan: TargetPlan  # of the current chunk, P = C
+    source: Tensor  # (B, C) ids of the previous chunk, the source of the plan
+    recent: Tensor  # (B, C) ids of the current chunk; 0 where not yet read
+    positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class Grid(NamedTuple):
-    """The chunks that a few tokens touch, beside each other: M + 1 of them, the first one begun before.
+class ChunkGrid(NamedTuple):
+    """New tokens arranged in chunks: M + 1 chunks, of which the first is the current one.
 
-    The tokens are read at the end of `recent`; a chunk that they complete is the source of the next one.
+    The tokens are appended to `recent`. A chunk that they complete is the source of the next one.
     """
 
-    ids: Tensor  # (B, M + 1, C) read: those of `recent`, the new ones, zeros
-    complete: Tensor  # (B,) how many chunks of each row are
-    where: Tensor  # (B, K) of the predictions, in the (M + 1) C positions that are planned
+    ids: Tensor  # (B, M + 1, C): those of `recent`, the new ones, zeros
+    complete: Tensor  # (B,) number of complete chunks
+    where: Tensor  # (B, K) index of each prediction in the (M + 1) C positions
 
 
 class HybridLanguage(HybridModel):
-    """The hybrid as a language model: each chunk of text is planned from the chunk before it; exact.
+    """Language model that mixes an autoregressive branch with parallel prediction of the next chunk of text.
 
     With chunks of C tokens, k = ⌊t / C⌋ and the two branches of `HybridModel`,
 
         P(x_t | x_<t) = (1 − γ_t) P_AR(x_t | x_<t, chunk k − 1) + γ_t P_NAR(x_t | t − k C, chunk k − 1)
 
-    Before the first chunk stands one of BOS alone. The GRU reads the text from its start on without a break, so the
-    first branch sees all of it. A chunk is read in both directions only when it is complete, as the source of the
-    next: nothing ever sees a token that it predicts.
+    The source of the first chunk is a chunk of BOS. The GRU state is carried over chunks, so the autoregressive branch
+    sees the whole text. A chunk is encoded bidirectionally only when it is complete, as the source of the next, so no
+    prediction depends on its own token.
     """
 
     Config = HybridLanguageConfig
@@ -74,8 +74,8 @@ class HybridLanguage(HybridModel):
         super().__init__(config, tokens, source_vocabulary=config.vocabulary)
         if self.pretrained is not None and config.chunk > self.pretrained.context:
             raise ConfigError(
-                f"chunk {config.chunk} is longer than the {self.pretrained.context} tokens that the model in "
-                f"{config.features!r} can read; lower it"
+                f"chunk {config.chunk} is longer than the context of {self.pretrained.context} tokens of the model in "
+                f"{config.features!r}; lower it"
             )
 
     @property
@@ -86,7 +86,7 @@ class HybridLanguage(HybridModel):
         return self.tokens.embed(ids)
 
     def initial(self, source: Sequences | None, batch_size: int) -> HybridLanguageState:
-        """One BOS short of a first chunk that is nothing but BOS."""
+        """One BOS short of a complete chunk of BOS."""
         zeros = self.tokens.bias.new_zeros(batch_size, self.config.chunk, self.config.width)
         ids = torch.full(zeros.shape[:2], self.bos, device=zeros.device)
         positions = torch.zeros(batch_size, dtype=torch.int64, device=zeros.device)
@@ -129,21 +129,21 @@ class HybridLanguage(HybridModel):
         plan = self._plan(torch.tensor(before, device=self.device))
         return Lookahead(plan.drafts, firsts, [first + chunk for first in firsts])
 
-    def _grid(self, tokens: Tensor, state: HybridLanguageState) -> Grid:
+    def _grid(self, tokens: Tensor, state: HybridLanguageState) -> ChunkGrid:
         chunk = self.config.chunk
-        read = (state.positions - 1) % chunk  # (B,) tokens in `recent`: before BOS all but one
+        read = (state.positions - 1) % chunk  # (B,) tokens in `recent`; C − 1 before BOS
         complete = (read + tokens.shape[1]) // chunk
-        places = read[:, None] + torch.arange(tokens.shape[1], device=tokens.device)  # (B, K) of the tokens
+        index = read[:, None] + torch.arange(tokens.shape[1], device=tokens.device)  # (B, K)
         ids = tokens.new_zeros(len(tokens), (int(complete.max()) + 1) * chunk)
         ids[:, :chunk] = state.recent
-        ids.scatter_(1, places, tokens)
-        return Grid(ids.view(len(ids), -1, chunk), complete, places + 1)
+        ids.scatter_(1, index, tokens)
+        return ChunkGrid(ids.view(len(ids), -1, chunk), complete, index + 1)
 
     def _plans(self, sources: Tensor, complete: Tensor, known: TargetPlan) -> TargetPlan:
-        """BlockPredictor from sources (B, M + 1, C), their tensors (B, M + 1, …). The first is known already.
+        """Plans from sources (B, M + 1, C), with tensors (B, M + 1, …). The first one is known already.
 
-        In training it is made again, so that gradients reach what made it: the text is cut into segments, and of a
-        chunk that was begun in the segment before, only the numbers are left.
+        In training it is computed again, so that gradients reach its source: the state of a previous segment is
+        detached.
         """
         rows, count, _ = sources.shape
         needed = torch.arange(count, device=sources.device) <= complete[:, None]  # (B, M + 1)
@@ -160,7 +160,7 @@ class HybridLanguage(HybridModel):
         return TargetPlan(*plans)
 
     def _plan(self, ids: Tensor) -> TargetPlan:
-        """Of chunks, from those before them, (N, C)."""
+        """The plans of chunks, given the previous chunks (N, C)."""
         source = Sequences.full(ids)
         return self.branches.plan(self.read_source(source), source.lengths, source.lengths)
 

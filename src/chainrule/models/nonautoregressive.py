@@ -1,7 +1,7 @@
-"""Translation without a chain: all tokens of a target at once, given the source.
+"""Non-autoregressive translation: all target tokens in parallel, given the source.
 
-Every target position sees every other and the whole source, through the encoder and the decoder of `transformer`. Two
-outputs turn what they see into a distribution over targets.
+The encoder is that of `transformer`; the decoder is the same without a causal mask. Two outputs turn the hidden vectors
+of all target positions into a distribution over targets.
 
 `ctc` (Libovický & Helcl, 2018). Each source token becomes k frames, and a frame emits a token or the blank ∅:
 
@@ -15,18 +15,18 @@ receive as input the token that the best path of the target assigns to them, mor
 (glancing: Qian et al., 2021; with CTC: Gu & Kong, 2021), so that the others learn to be consistent with their
 neighbours.
 
-`masked` (mask-predict: Ghazvininejad et al., 2019). The length is chosen first, then all tokens are predicted from
-masks; then those that are least sure are masked again and predicted given the others, and so on for some passes:
+`masked` (mask-predict: Ghazvininejad et al., 2019). The length is predicted first, then all tokens from masks. In each
+further pass the least confident tokens are masked again and predicted given the others:
 
     P(n | s) = softmax_n(w_(n − S) · mean(m)),   P(y | s) = P(n | s) Π_t P(y_t | n masks, s)
-    h = Decoder(x),   x_t = E[token or mask at t] + m_⌊t S / n⌋     the source, stretched to the length of the target
-                                                                    (Gu et al., 2018), shows where to look
+    h = Decoder(x),   x_t = E[token or mask at t] + m_⌊t S / n⌋     the source, uniformly stretched to the length of
+                                                                    the target (Gu et al., 2018)
 
 Training masks n of the T tokens, with n uniform, and minimises −log P(T | s) − T/n Σ_masked log P(y_t | the others, s),
-on average a bound on the surprisal of writing the tokens one by one in a random order.
+in expectation a bound on the surprisal of generating the tokens one at a time in a random order.
 
-Both likelihoods are exact and normalised over all targets, but no product over next tokens. `masked` scores what one
-pass can write: more passes write better targets, whose probability nobody knows.
+Both likelihoods are exact and normalised over all targets, but not a product of next-token predictions. That of
+`masked` is for one pass; further passes improve the targets, and the probability of the result is intractable.
 
 Shape letters: B rows, S source tokens, U frames, T target tokens, K positions, N positions of all rows, V vocabulary.
 """
@@ -72,8 +72,8 @@ class FusionConfig(Settings):
 class NonAutoregressiveConfig(TransformerConfig):
     """The defaults have 1.7M parameters besides the embeddings."""
 
-    encoder_layers: int = Field(6, ge=1, description="blocks that read the source")
-    decoder_layers: int = Field(2, ge=1, description="blocks that write the target")
+    encoder_layers: int = Field(6, ge=1, description="encoder blocks")
+    decoder_layers: int = Field(2, ge=1, description="decoder blocks")
     output: Literal["ctc", "masked"] = Field(
         "ctc", description="ctc: frames that emit a token or the blank, one pass; masked: mask-predict, several passes"
     )
@@ -90,7 +90,7 @@ class NonAutoregressiveConfig(TransformerConfig):
 
 
 class NonAutoregressive(ParallelModel, FitsStatistics):
-    """Parallel translation: all target tokens in one pass (CTC), or masked and predicted again in a few."""
+    """Non-autoregressive Transformer for translation: CTC in one pass, or mask-predict in a few passes."""
 
     Config = NonAutoregressiveConfig
     recipe: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.1}
@@ -125,40 +125,40 @@ class NonAutoregressive(ParallelModel, FitsStatistics):
         self.output.fit_statistics(target for _, target in train)
 
     def draw_noise(self, batch: Batch) -> Tensor:
-        return torch.rand(*self.output.draws(self._checked(batch)), device=self.device)
+        return torch.rand(*self.output.noise_shape(self._checked(batch)), device=self.device)
 
     def loss(self, batch: Batch, noise: Tensor, *, smoothing: float = 0.0) -> Tensor:
         target, source = self._checked(batch)
-        return self.output.loss(self.body, self.body.read(source), target, noise, smoothing)
+        return self.output.loss(self.body, self.body.encode(source), target, noise, smoothing)
 
     def log_prob(self, batch: Batch) -> Tensor:
         target, source = self._checked(batch)
-        return self.output.log_prob(self.body, self.body.read(source), target)
+        return self.output.log_prob(self.body, self.body.encode(source), target)
 
     @torch.inference_mode()
     def generate(
         self, source: Sequences, budget: DecodingBudget, *, eos: int = 0, suppress: Sequence[int] = ()
     ) -> list[ParallelOutput]:
-        read = self.body.read(self.require_source(source))
-        return self.output.generate(self.body, read, budget, suppress)
+        encoded = self.body.encode(self.require_source(source))
+        return self.output.generate(self.body, encoded, budget, suppress)
 
-    def _checked(self, batch: Batch) -> Pair:
+    def _checked(self, batch: Batch) -> CheckedBatch:
         self.require_room(batch.target.ids.shape[1])
-        return Pair(Sequences(readable(batch.target), batch.target.lengths), self.require_source(batch.source))
+        return CheckedBatch(Sequences(readable(batch.target), batch.target.lengths), self.require_source(batch.source))
 
 
-class Pair(NamedTuple):
-    """A batch that fits."""
+class CheckedBatch(NamedTuple):
+    """A batch whose sequences fit into the context."""
 
     target: Sequences
     source: Sequences
 
 
-class Read(NamedTuple):
-    """What was read of the sources."""
+class Encoded(NamedTuple):
+    """The encoder outputs, and their keys and values for cross-attention."""
 
     encoded: Tensor  # (B, S, D)
-    memory: EncoderMemory  # what the decoder sees of it
+    memory: EncoderMemory
 
     @property
     def lengths(self) -> Tensor:
@@ -166,7 +166,7 @@ class Read(NamedTuple):
 
 
 class Body(nn.Module):
-    """What both outputs share: the source is read, and vectors at all target positions see it and each other."""
+    """The embeddings, encoder and bidirectional decoder that both outputs share."""
 
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__()
@@ -178,21 +178,21 @@ class Body(nn.Module):
         self.decoder = TransformerDecoder(config.model_copy(update={"context": positions}))
 
     @property
-    def nothing(self) -> int:
+    def placeholder(self) -> int:
         """The id of the mask, or of the blank: an input that is never predicted."""
         return self.tokens.vocabulary
 
-    def read(self, source: Sequences) -> Read:
+    def encode(self, source: Sequences) -> Encoded:
         encoded = self.encoder(self.tokens.embed_source(readable(source)), source.lengths)
-        return Read(encoded, self.decoder.encoder_memory(encoded, source.lengths))
+        return Encoded(encoded, self.decoder.encoder_memory(encoded, source.lengths))
 
     def decode(self, inputs: Tensor, lengths: Tensor, memory: EncoderMemory) -> Tensor:
-        """(B, K, D), of which each row has its own length, to (B, K, D)."""
+        """(B, K, D) with rows of these lengths to (B, K, D)."""
         return self.decoder.bidirectional(inputs, lengths, memory)
 
 
-class Output(nn.Module, ABC):
-    """From what target positions see to a distribution over targets."""
+class OutputHead(nn.Module, ABC):
+    """A distribution over targets, given the hidden vectors of all target positions."""
 
     @property
     @abstractmethod
@@ -207,23 +207,25 @@ class Output(nn.Module, ABC):
         yield from ()
 
     @abstractmethod
-    def draws(self, batch: Pair) -> tuple[int, int]:
-        """How many numbers the loss of a batch draws: rows, and numbers for each."""
+    def noise_shape(self, batch: CheckedBatch) -> tuple[int, int]:
+        """The shape of the noise that the loss of a batch needs: rows, and numbers per row."""
 
     @abstractmethod
-    def loss(self, body: Body, read: Read, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
+    def loss(self, body: Body, source: Encoded, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
         """See `ParallelModel.loss`."""
 
     @abstractmethod
-    def log_prob(self, body: Body, read: Read, target: Sequences) -> Tensor:
+    def log_prob(self, body: Body, source: Encoded, target: Sequences) -> Tensor:
         """(B,) nats."""
 
     @abstractmethod
-    def generate(self, body: Body, read: Read, budget: DecodingBudget, suppress: Sequence[int]) -> list[ParallelOutput]:
-        """See `ParallelModel.write`."""
+    def generate(
+        self, body: Body, source: Encoded, budget: DecodingBudget, suppress: Sequence[int]
+    ) -> list[ParallelOutput]:
+        """See `ParallelModel.generate`."""
 
 
-class CTCOutput(Output):
+class CTCOutput(OutputHead):
     """Connectionist temporal classification over k frames per source token."""
 
     def __init__(self, config: NonAutoregressiveConfig) -> None:
@@ -249,46 +251,48 @@ class CTCOutput(Output):
     def fit_statistics(self, targets: Iterable[TokenIds]) -> None:
         if self.language_model is None:
             return
-        rows, left = iter(targets), self.counted_tokens
-        while left > 0 and (some := list(islice(rows, COUNTED_AT_ONCE))):
-            taken = Sequences.pack(some)
-            self.language_model.observe(taken)
-            left -= int(taken.lengths.sum())
+        rows, remaining = iter(targets), self.counted_tokens
+        while remaining > 0 and (block := list(islice(rows, COUNTED_AT_ONCE))):
+            counted = Sequences.pack(block)
+            self.language_model.observe(counted)
+            remaining -= int(counted.lengths.sum())
         self.language_model.estimate()
 
-    def draws(self, batch: Pair) -> tuple[int, int]:
+    def noise_shape(self, batch: CheckedBatch) -> tuple[int, int]:
         rows, width = batch.source.ids.shape
         return rows, self.ratio.frames(width)
 
-    def loss(self, body: Body, read: Read, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
-        inputs, frames = self._inputs(read)
+    def loss(self, body: Body, source: Encoded, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
+        inputs, frames = self._inputs(source)
         if self.training and self.glancing:
-            wanted, shown = self._glance(body, read, target, inputs, frames, noise)
-            inputs = torch.where(shown[..., None], body.tokens.embed(wanted), inputs)
-        lattice = self._lattice(body, body.decode(inputs, frames, read.memory), frames, target, smoothing)
+            best_path, revealed = self._glance(body, source, target, inputs, frames, noise)
+            inputs = torch.where(revealed[..., None], body.tokens.embed(best_path), inputs)
+        lattice = self._lattice(body, body.decode(inputs, frames, source.memory), frames, target, smoothing)
         return -lattice.log_prob()[lattice.feasible].sum()
 
-    def log_prob(self, body: Body, read: Read, target: Sequences) -> Tensor:
-        inputs, frames = self._inputs(read)
-        lattice = self._lattice(body, body.decode(inputs, frames, read.memory), frames, target)
+    def log_prob(self, body: Body, source: Encoded, target: Sequences) -> Tensor:
+        inputs, frames = self._inputs(source)
+        lattice = self._lattice(body, body.decode(inputs, frames, source.memory), frames, target)
         return lattice.log_prob().masked_fill(~lattice.feasible, -torch.inf)
 
-    def generate(self, body: Body, read: Read, budget: DecodingBudget, suppress: Sequence[int]) -> list[ParallelOutput]:
+    def generate(
+        self, body: Body, source: Encoded, budget: DecodingBudget, suppress: Sequence[int]
+    ) -> list[ParallelOutput]:
         require_one_pass(budget)
-        inputs, frames = self._inputs(read)
-        hidden = body.decode(inputs, frames, read.memory)
+        inputs, frames = self._inputs(source)
+        hidden = body.decode(inputs, frames, source.memory)
         if budget.beam > 1 and self.language_model is not None and self._has_language_model:
             candidates = self._candidates(body, hidden, frames, suppress)
             model = self.language_model.fusion_model()
             return [ParallelOutput(*prefix_beam_search(row, model, self.weights, budget.beam)) for row in candidates]
         path, log_probs = self._best_path(body, hidden, frames, suppress)
-        targets = zip(collapse(path, frames, body.nothing), log_probs.sum(1).tolist(), strict=True)
+        targets = zip(collapse(path, frames, body.placeholder), log_probs.sum(1).tolist(), strict=True)
         return [ParallelOutput(ids, nats, nats / max(1, len(ids))) for ids, nats in targets]
 
-    def _inputs(self, read: Read) -> tuple[Tensor, Tensor]:
+    def _inputs(self, source: Encoded) -> tuple[Tensor, Tensor]:
         """The input vectors of the frames, (B, U, D), and the number of frames of each row."""
-        parts = self.split(read.encoded).unflatten(-1, (self.ratio.max_frames, -1)).flatten(1, 2)
-        return parts[:, self.ratio.origins(read.encoded.shape[1], parts.device)], self.ratio.frames(read.lengths)
+        parts = self.split(source.encoded).unflatten(-1, (self.ratio.max_frames, -1)).flatten(1, 2)
+        return parts[:, self.ratio.origins(source.encoded.shape[1], parts.device)], self.ratio.frames(source.lengths)
 
     def _blank_logits(self, hidden: Tensor) -> Tensor:
         """(B, U)."""
@@ -307,18 +311,18 @@ class CTCOutput(Output):
         return Lattice.of(padded, F.logsigmoid(blank), frames, target)
 
     def _best_path(self, body: Body, hidden: Tensor, frames: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The likeliest choice of each frame, (B, U), and its log-probability.
+        """The most likely choice of each frame, (B, U), and its log-probability.
 
         Where the blank has at least half of the probability, no token can have more, so no token is scored.
         """
         real, blank = length_mask(frames, hidden.shape[1]), self._blank_logits(hidden)
         open_ = real & (blank < 0)
-        path = torch.full_like(blank, body.nothing, dtype=torch.int64)
+        path = torch.full_like(blank, body.placeholder, dtype=torch.int64)
         log_probs = F.logsigmoid(blank).masked_fill_(~real, 0.0)
         ids, nats = body.tokens.most_likely(hidden[open_], suppress)
         nats = nats + F.logsigmoid(-blank[open_])
         emits = nats > log_probs[open_]
-        path[open_] = torch.where(emits, ids, body.nothing)
+        path[open_] = torch.where(emits, ids, body.placeholder)
         log_probs[open_] = torch.where(emits, nats, log_probs[open_])
         return path, log_probs
 
@@ -346,18 +350,24 @@ class CTCOutput(Output):
 
     @torch.no_grad()
     def _glance(
-        self, body: Body, read: Read, target: Sequences, inputs: Tensor, frames: Tensor, noise: Tensor
+        self,
+        body: Body,
+        source: Encoded,
+        target: Sequences,
+        inputs: Tensor,
+        frames: Tensor,
+        noise: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """The best path of the target, (B, U), and the frames in which it is revealed, (B, U) bool."""
-        hidden = body.decode(inputs, frames, read.memory)
-        wanted = self._lattice(body, hidden, frames, target).best_path(body.nothing)
+        hidden = body.decode(inputs, frames, source.memory)
+        best_path = self._lattice(body, hidden, frames, target).best_path(body.placeholder)
         path, _ = self._best_path(body, hidden, frames, ())
         real = length_mask(frames, inputs.shape[1])
-        wrong = ((path != wanted) & real).sum(1)
-        return wanted, lowest(noise[:, : real.shape[1]], real, self.glancing * wrong)
+        wrong = ((path != best_path) & real).sum(1)
+        return best_path, lowest(noise[:, : real.shape[1]], real, self.glancing * wrong)
 
 
-class MaskPredictOutput(Output):
+class MaskPredictOutput(OutputHead):
     """Mask-predict: a length, then masks that are predicted, the least confident of them repeatedly."""
 
     @property
@@ -366,36 +376,38 @@ class MaskPredictOutput(Output):
 
     def __init__(self, config: NonAutoregressiveConfig) -> None:
         super().__init__()
-        self.longest = config.context
-        # For each difference from the source's length, from 1 − longest to longest − 1.
+        self.max_length = config.context
+        # A vector for each length difference from the source, from 1 − max_length to max_length − 1.
         self.differences = nn.Parameter(torch.zeros(config.width, 2 * config.context - 1))
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield self.differences
 
-    def draws(self, batch: Pair) -> tuple[int, int]:
+    def noise_shape(self, batch: CheckedBatch) -> tuple[int, int]:
         rows, width = batch.target.ids.shape
         return rows, 1 + width
 
-    def loss(self, body: Body, read: Read, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
+    def loss(self, body: Body, source: Encoded, target: Sequences, noise: Tensor, smoothing: float) -> Tensor:
         real = target.mask
         count = 1 + (noise[:, 0] * target.lengths).floor()
         masked = lowest(noise[:, 1 : 1 + real.shape[1]], real, count)
         weights = (target.lengths / count)[masked.nonzero()[:, 0]]
-        nats = self._log_probs(body, read, target, masked, smoothing)
-        return -self._of_length(read, target).sum() - (weights * nats).sum()
+        nats = self._log_probs(body, source, target, masked, smoothing)
+        return -self._length_log_prob(source, target).sum() - (weights * nats).sum()
 
-    def log_prob(self, body: Body, read: Read, target: Sequences) -> Tensor:
-        nats = target.ids.new_zeros(target.ids.shape, dtype=read.encoded.dtype)
-        nats[target.mask] = self._log_probs(body, read, target, target.mask)
-        return nats.sum(1) + self._of_length(read, target)
+    def log_prob(self, body: Body, source: Encoded, target: Sequences) -> Tensor:
+        nats = target.ids.new_zeros(target.ids.shape, dtype=source.encoded.dtype)
+        nats[target.mask] = self._log_probs(body, source, target, target.mask)
+        return nats.sum(1) + self._length_log_prob(source, target)
 
-    def generate(self, body: Body, read: Read, budget: DecodingBudget, suppress: Sequence[int]) -> list[ParallelOutput]:
-        lengths, of_lengths = self._likeliest(read, budget.lengths)  # (B, L)
+    def generate(
+        self, body: Body, source: Encoded, budget: DecodingBudget, suppress: Sequence[int]
+    ) -> list[ParallelOutput]:
+        lengths, length_log_probs = self._most_likely_lengths(source, budget.lengths)  # (B, L)
         candidates = lengths.shape[1]
-        repeated = map_state(lambda part: part.repeat_interleave(candidates, 0), read)
-        draft = self.refined(body, repeated, lengths.flatten(), budget.passes, suppress)
-        log_probs = draft.log_probs.sum(1).view_as(lengths) + of_lengths
+        repeated = map_state(lambda part: part.repeat_interleave(candidates, 0), source)
+        draft = self.refine(body, repeated, lengths.flatten(), budget.passes, suppress)
+        log_probs = draft.log_probs.sum(1).view_as(lengths) + length_log_probs
         scores = log_probs / lengths
         best = scores.argmax(1, keepdim=True)  # (B, 1)
         ids = draft.ids.view(*lengths.shape, -1)[torch.arange(len(best), device=best.device), best[:, 0]]
@@ -403,59 +415,66 @@ class MaskPredictOutput(Output):
         found = zip(ids.tolist(), *chosen, strict=True)
         return [ParallelOutput(ids[:length], nats, score) for ids, length, nats, score in found]
 
-    def refined(self, body: Body, read: Read, lengths: Tensor, passes: int, suppress: Sequence[int]) -> Draft:
-        """Predict everything, then what is least sure once more in each further pass, less and less of it."""
+    def refine(self, body: Body, source: Encoded, lengths: Tensor, passes: int, suppress: Sequence[int]) -> Draft:
+        """Predict all tokens; in each further pass predict the least confident again, fewer each time."""
         real = length_mask(lengths, int(lengths.max()))
-        nothing = torch.full(real.shape, body.nothing, device=real.device)
-        draft = Draft(nothing, torch.zeros(real.shape, dtype=read.encoded.dtype, device=real.device))
-        unknown = real
-        for left in range(passes - 1, -1, -1):
-            draft = self.predicted(body, read, draft, unknown, lengths, suppress)
-            unknown = lowest(draft.log_probs, real, lengths * left // passes)
+        masks = torch.full(real.shape, body.placeholder, device=real.device)
+        draft = Draft(masks, torch.zeros(real.shape, dtype=source.encoded.dtype, device=real.device))
+        masked = real
+        for remaining in range(passes - 1, -1, -1):
+            draft = self.predict_masked(body, source, draft, masked, lengths, suppress)
+            masked = lowest(draft.log_probs, real, lengths * remaining // passes)
         return draft
 
-    def predicted(
-        self, body: Body, read: Read, draft: Draft, unknown: Tensor, lengths: Tensor, suppress: Sequence[int]
+    def predict_masked(
+        self,
+        body: Body,
+        source: Encoded,
+        draft: Draft,
+        masked: Tensor,
+        lengths: Tensor,
+        suppress: Sequence[int],
     ) -> Draft:
-        """The draft with its unknown tokens predicted from the others."""
-        ids, log_probs = draft.ids.masked_fill(unknown, body.nothing), draft.log_probs.clone()
-        hidden = self.hidden(body, read, ids, lengths)
-        ids[unknown], log_probs[unknown] = body.tokens.most_likely(hidden[unknown], suppress)
+        """The draft with its masked tokens predicted from the others."""
+        ids, log_probs = draft.ids.masked_fill(masked, body.placeholder), draft.log_probs.clone()
+        hidden = self.hidden(body, source, ids, lengths)
+        ids[masked], log_probs[masked] = body.tokens.most_likely(hidden[masked], suppress)
         return Draft(ids, log_probs)
 
-    def hidden(self, body: Body, read: Read, ids: Tensor, lengths: Tensor) -> Tensor:
-        """What positions with these tokens, or masks, see: (B, K, D)."""
-        places = torch.arange(ids.shape[1], device=ids.device) * read.lengths[:, None] // lengths[:, None].clamp(min=1)
-        places = torch.minimum(places, read.lengths[:, None] - 1)  # those past the end of a row
-        stretched = read.encoded.gather(1, places[..., None].expand(-1, -1, read.encoded.shape[2]))
-        return body.decode(body.tokens.embed(ids) + stretched, lengths, read.memory)
+    def hidden(self, body: Body, source: Encoded, ids: Tensor, lengths: Tensor) -> Tensor:
+        """(B, K, D) hidden vectors of positions with these tokens or masks."""
+        index = torch.arange(ids.shape[1], device=ids.device) * source.lengths[:, None] // lengths[:, None].clamp(min=1)
+        index = torch.minimum(index, source.lengths[:, None] - 1)  # for padding
+        stretched = source.encoded.gather(1, index[..., None].expand(-1, -1, source.encoded.shape[2]))
+        return body.decode(body.tokens.embed(ids) + stretched, lengths, source.memory)
 
-    def _log_probs(self, body: Body, read: Read, target: Sequences, masked: Tensor, smoothing: float = 0.0) -> Tensor:
-        """(N,) nats of the tokens that are masked, given the others."""
-        hidden = self.hidden(body, read, target.ids.masked_fill(masked, body.nothing), target.lengths)[masked]
+    def _log_probs(
+        self, body: Body, source: Encoded, target: Sequences, masked: Tensor, smoothing: float = 0.0
+    ) -> Tensor:
+        """(N,) log-probabilities of the masked tokens, given the others."""
+        hidden = self.hidden(body, source, target.ids.masked_fill(masked, body.placeholder), target.lengths)[masked]
         return body.tokens.log_probs(hidden, target.ids[masked][:, None], smoothing=smoothing)[:, 0]
 
-    def _lengths(self, read: Read) -> Tensor:
-        """(B, C) nats of every length from 1 on."""
-        real = length_mask(read.lengths, read.encoded.shape[1])
-        mean = read.encoded.masked_fill(~real[..., None], 0.0).sum(1) / read.lengths[:, None]
-        every = torch.arange(self.longest, device=mean.device)
-        places = every + self.longest - read.lengths[:, None]  # (B, C)
-        return (mean @ self.differences).gather(1, places).log_softmax(1)
+    def _length_log_probs(self, source: Encoded) -> Tensor:
+        """(B, C) log-probabilities of the lengths 1 to C."""
+        real = length_mask(source.lengths, source.encoded.shape[1])
+        mean = source.encoded.masked_fill(~real[..., None], 0.0).sum(1) / source.lengths[:, None]
+        index = torch.arange(self.max_length, device=mean.device) + self.max_length - source.lengths[:, None]  # (B, C)
+        return (mean @ self.differences).gather(1, index).log_softmax(1)
 
-    def _of_length(self, read: Read, target: Sequences) -> Tensor:
-        """(B,) nats of the lengths that targets have; none is empty."""
-        nats = self._lengths(read).gather(1, (target.lengths - 1).clamp(min=0)[:, None])[:, 0]
+    def _length_log_prob(self, source: Encoded, target: Sequences) -> Tensor:
+        """(B,) log-probabilities of the target lengths; that of an empty target is −∞."""
+        nats = self._length_log_probs(source).gather(1, (target.lengths - 1).clamp(min=0)[:, None])[:, 0]
         return nats.masked_fill(target.lengths == 0, -torch.inf)
 
-    def _likeliest(self, read: Read, count: int) -> tuple[Tensor, Tensor]:
-        """(B, L) lengths, and their nats."""
-        nats, places = self._lengths(read).topk(min(count, self.longest), dim=1)
-        return places + 1, nats
+    def _most_likely_lengths(self, source: Encoded, count: int) -> tuple[Tensor, Tensor]:
+        """(B, L) lengths, and their log-probabilities."""
+        nats, indices = self._length_log_probs(source).topk(min(count, self.max_length), dim=1)
+        return indices + 1, nats
 
 
 class Draft(NamedTuple):
-    """A target in the making."""
+    """A target between two passes."""
 
     ids: Tensor  # (B, K)
     log_probs: Tensor  # (B, K) of each token when it was predicted; 0 past a row's length

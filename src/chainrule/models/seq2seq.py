@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from chainrule.errors import DecodingError
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, readable, shift_right
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.nn.attention import SourceAttention, padding_bias
+from chainrule.nn.attention import single_head_attention
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
 from chainrule.nn.recurrent_encoder import RecurrentEncoder
@@ -97,7 +97,7 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         if not isinstance(state.source, EncodedSource):
             raise DecodingError("a model without attention has no attention maps; train with model.attention=dot")
         hidden, _ = self._decode(tokens, state.layers)
-        return _attention(state.source).weights(hidden[:, None])[:, 0]
+        return single_head_attention(*state.source).weights(hidden[:, None])[:, 0]
 
     def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
         given = self.require_source(source)
@@ -111,7 +111,7 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         before = cast(Seq2SeqState, state)
         hidden, layers = self._decode(tokens, before.layers)
         if isinstance(before.source, EncodedSource) and self.combine is not None:
-            context = _attention(before.source)(hidden[:, None])[:, 0]
+            context = single_head_attention(*before.source)(hidden[:, None])[:, 0]
             hidden = self.combine(torch.cat([context, hidden], -1)).tanh()
         hidden = self.dropout(hidden.transpose(0, 1)).transpose(0, 1)  # it expects time first
         return Advance(hidden, Seq2SeqState(layers, before.source))
@@ -124,10 +124,3 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
             values, layer_state = layer(self.dropout(values), before)
             after.append(layer_state)
         return values.transpose(0, 1), tuple(after)
-
-
-def _attention(source: EncodedSource) -> SourceAttention:
-    """Single-head attention with the encoder outputs as keys and values."""
-    vectors = source.vectors[:, None]  # (B, 1, S, D)
-    bias = padding_bias(source.lengths, vectors.shape[2], vectors.dtype)
-    return SourceAttention(vectors, vectors, bias, scale=1.0)

@@ -163,6 +163,12 @@ class SourceAttention:
         return _weights(query, self.keys, self.bias, self.scale)
 
 
+def single_head_attention(source: Tensor, lengths: Tensor) -> SourceAttention:
+    """Unscaled dot-product attention with source vectors (B, S, D) as keys and values."""
+    vectors = source[:, None]
+    return SourceAttention(vectors, vectors, padding_bias(lengths, source.shape[1], source.dtype), scale=1.0)
+
+
 @dataclass(slots=True)
 class RecordingAttention:
     """The same, and keeps the weights for whoever wants to see them."""

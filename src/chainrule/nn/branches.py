@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from chainrule.nn.attention import SourceAttention, padding_bias
+from chainrule.nn.attention import single_head_attention
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.positions import sinusoids
 from chainrule.nn.recurrent import GRU, LayerState
@@ -115,12 +115,6 @@ class Branches(nn.Module):
 
     def cross_attend(self, hidden: Tensor, source: Tensor, lengths: Tensor) -> Tensor:
         """From vectors h (B, K, D) to a, by attention over source vectors (B, S, D)."""
-        context = attention_over(source, lengths)(hidden[:, None])[:, 0]
+        context = single_head_attention(source, lengths)(hidden[:, None])[:, 0]
         attended = self.combine(torch.cat([context, hidden], -1)).tanh()
         return cast(Tensor, self.dropout(attended.transpose(0, 1))).transpose(0, 1)  # which takes time first
-
-
-def attention_over(source: Tensor, lengths: Tensor) -> SourceAttention:
-    """Attention with one head, whose keys and values are the source vectors (B, S, D) as they are."""
-    vectors = source[:, None]
-    return SourceAttention(vectors, vectors, padding_bias(lengths, source.shape[1], source.dtype), scale=1.0)
