@@ -56,10 +56,10 @@ def test_a_word_and_its_tag_in_two_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "settings", "message"),
     [
-        ("", {}, "holds no sentences"),
-        ("1\tI\tI\tPRON\n", {}, "line 1 of .* has 4 columns where CoNLL-U has 10"),
+        ("", {}, "contains no sentences"),
+        ("1\tI\tI\tPRON\n", {}, "line 1 of .* has 4 tab-separated columns, and CoNLL-U has 10"),
         (UNIVERSAL.replace("AUX", "_"), {}, "line 5 of .*: the word 'do' has no tag in UPOS"),
-        (UNIVERSAL.replace("3\tn't", "x\tn't"), {}, "line 6 of .* begins with 'x'"),
+        (UNIVERSAL.replace("3\tn't", "x\tn't"), {}, "line 6 of .* starts with 'x'"),
         (UNIVERSAL, {"tag_column": "POS"}, "data.tag_column is 'POS'; did you mean"),
     ],
 )
@@ -79,7 +79,9 @@ def test_a_tag_that_training_lacks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("The\tDET\ndog\tNOUN\n")
     (tmp_path / "valid.tsv").write_text("The\tDET\n\nbig\tADJ\n")
     config = DataConfig(train=str(tmp_path / "train.tsv"), valid=str(tmp_path / "valid.tsv"))
-    with pytest.raises(ChainruleError, match=r"the sentence at line 3 of .* has the tag 'ADJ', which the training"):
+    with pytest.raises(
+        ChainruleError, match=r"the sentence at line 3 of .* has the tag 'ADJ', not found in the training"
+    ):
         prepare_tagged(config, "chars")
 
 

@@ -54,15 +54,15 @@ def test_tables_and_records_give_the_same_examples(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", "", "holds no examples"),
-        ("a.tsv", "text\tlabel\n", "holds no examples"),
+        ("a.tsv", "", "contains no examples"),
+        ("a.tsv", "text\tlabel\n", "contains no examples"),
         ("a.tsv", "only a text\n", "line 1 of .* has 1 columns and no column 2"),
         ("a.tsv", "good\t1\nbad\t\n", "line 2 of .* has no label in column 2"),
         ("a.tsv", "good\t1\nbad\n", "line 2 of .* has no label in column 2"),
         ("a.tsv", b"good\t1\nb\xe4d\t0\n", "line 2 of .* is not UTF-8 text"),
         ("a.csv", 'text,label\n"good" x,1\n', "line 2 of .* is not CSV"),
         ("a.jsonl", '{"text": "good", "label": 1}\n{"text": "bad"}\n', "line 2 of .* has no field 'label', only text"),
-        ("a.jsonl", '{"text": "good", "label": null}\n', "line 1 of .* has no label in field 'label' but None"),
+        ("a.jsonl", '{"text": "good", "label": null}\n', "line 1 of .* has None in field 'label'"),
         ("a.jsonl", '{"text": "good", "label": 1\n', "line 1 of .* is not valid JSON"),
     ],
 )

@@ -258,8 +258,8 @@ def test_a_binary_file_is_refused(tmp_path):
 def test_empty_files_are_refused(tmp_path, files):
     (tmp_path / "none").write_text("")
     empty = str(tmp_path / "none")
-    assert "holds no pairs" in message(source=empty, train=empty)
-    assert "holds no pairs" in message(train=empty)
+    assert "contains no pairs" in message(source=empty, train=empty)
+    assert "contains no pairs" in message(train=empty)
     assert "has 0 lines" in message(source=empty, train=files["train"])
     (tmp_path / "blank.tsv").write_text("\n\n")
     assert "2 with an empty side" in message(train=str(tmp_path / "blank.tsv"))
@@ -269,7 +269,7 @@ def test_a_plain_text_is_not_pairs(tmp_path):
     text = lines(tmp_path / "book.txt", ["once upon a time", "there was"])
     assert "line 1 of" in message(train=text)
     assert "--source and --target" in message(train=text)
-    assert "builtin:prose is one text and not pairs" in message(train="builtin:prose")
+    assert "builtin:prose is a text, not pairs" in message(train="builtin:prose")
     assert "did you mean 'dates'?" in message(train="builtin:date")
 
 

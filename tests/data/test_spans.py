@@ -80,7 +80,7 @@ def test_a_text_that_ends_with_eos_is_closed_once() -> None:
 
 
 def test_more_gaps_than_sentinels_are_refused() -> None:
-    with pytest.raises(DataError, match="9 gaps and the model knows 8"):
+    with pytest.raises(DataError, match="9 gaps, and the model has 8 sentinels"):
         CORRUPTION.source([[1]] * 10)
 
 

@@ -93,7 +93,7 @@ def test_a_question_may_have_no_answer(tmp_path: Path) -> None:
         (b'{"data": [\n{"paragraphs": ]}', "line 2 of .* is not valid JSON"),
         (b'{"data": "x"}', "has no list 'data'"),
         (b'{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 1 of article 1 of .* has no text 'context'"),
-        (b'{"data": []}', "holds no questions"),
+        (b'{"data": []}', "contains no questions"),
         (b'{"data": [\n"\xe4"]}', "line 2 of .* is not UTF-8"),
     ],
 )
@@ -106,7 +106,7 @@ def test_what_is_not_of_this_form_is_refused(tmp_path: Path, content: bytes, mes
 
 def test_an_answer_that_is_not_at_its_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"question '7' in .* has the answer 'dog', and at its place 4 the context says 'cat'"
+        DataError, match=r"question '7' in .* has the answer 'dog', but at offset 4 the context is 'cat'"
     ):
         read_squad(str(written(tmp_path, asked("Who?", "dog", start=4))))
 

@@ -1,11 +1,11 @@
-"""Which pairs are fit to learn from, and what became of the others.
+"""Filtering of training pairs, with a report of what was dropped and why.
 
-Cleaned pairs are kept in the cache, a file for each side with a sentence on each line: a sentence is one line, without
-white space at its ends. Only training data is cleaned in earnest. Of validation and test data nothing but pairs with an
-empty side is left out, since figures on other pairs than everybody else's would not compare.
+Cleaned pairs are cached, one file per side with one sentence per line, stripped. Only training data is filtered by
+length, equality and repetition. Of validation and test data only pairs with an empty side are dropped, so that scores
+remain comparable with published ones.
 
-Lengths are in bytes of UTF-8: words are not the same thing in every script (Chinese has no spaces), while translations
-of a sentence are of similar size in bytes.
+Lengths are in bytes of UTF-8: words are not comparable across scripts (Chinese has no spaces), while translations of a
+sentence have similar sizes in bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from chainrule.data.text import read_lines
 from chainrule.errors import DataError
 from chainrule.types import Progress
 
-MANY = 0.1  # share of pairs with two equal sides that the user should hear of
+MANY = 0.1  # fraction of pairs with equal sides above which a note is printed
 
-REASONS = {  # a reason, and the setting that decides on it
+REASONS = {  # reason: setting
     "an empty side": None,
     "a side that is too long": "data.max_side_bytes",
     "sides of very unequal length": "data.length_ratio",
@@ -39,12 +39,12 @@ REASONS = {  # a reason, and the setting that decides on it
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningRules:
-    """What a pair must be like. As they stand, the rules ask for two sides and nothing else."""
+    """Conditions on a pair. By default both sides must be non-empty."""
 
     longest: int | None = None  # bytes
     ratio: float | None = None
-    distinct: bool = False  # the sides differ
-    once: bool = False  # a pair is kept where it appears first
+    distinct: bool = False  # the sides must differ
+    once: bool = False  # only the first occurrence is kept
 
     @classmethod
     def for_training(cls, config: DataConfig) -> CleaningRules:
@@ -58,15 +58,15 @@ class CleaningRules:
 
 @dataclass
 class CleaningReport:
-    """How many pairs there were, and why some are no longer there."""
+    """Numbers of pairs read, kept, and dropped by reason."""
 
     read: int = 0
     kept: int = 0
-    identical: int = 0  # kept, though both sides are the same text
+    identical: int = 0  # kept pairs with equal sides
     dropped: dict[str, int] = field(default_factory=dict)  # by reason
 
     def summary(self) -> str:
-        """One line: `1,000 pairs read, 990 kept; dropped: 6 with an empty side, 4 that appeared before`."""
+        """Return one line: `1,000 pairs read, 990 kept; dropped: 6 with an empty side, 4 that appeared before`."""
         why = ", ".join(
             f"{count:,} {'that' if reason == 'appeared before' else 'with'} {reason}"
             for reason, count in self.dropped.items()
@@ -74,23 +74,23 @@ class CleaningReport:
         return f"{self.read:,} pairs read, {self.kept:,} kept" + (f"; dropped: {why}" if why else "")
 
     def notes(self, spec: str) -> list[str]:
-        """What the user should hear of: pairs that were dropped, and sides that are suspiciously alike."""
+        """Return notes for the user: dropped pairs, and suspiciously many pairs with equal sides."""
         notes = [f"{spec}: {self.summary()}"] if self.dropped else []
         if self.identical > MANY * self.kept:
             notes.append(
                 f"{spec}: {self.identical:,} of {self.kept:,} pairs have the same text on both sides; check the data, "
-                "or leave them out with data.identical=drop"
+                "or drop them with data.identical=drop"
             )
         return notes
 
 
 def sentence(text: str, normalisation: Normalisation) -> str:
-    """A text as one line: normalised, with spaces for line ends and no white space around it."""
+    """Return a text as one line: normalised, line ends replaced by spaces, stripped."""
     return " ".join(normalisation(text).splitlines()).strip()
 
 
 class Cleaner:
-    """Reads pairs one after the other and keeps count."""
+    """Filters pairs and counts what it drops."""
 
     def __init__(self, rules: CleaningRules, normalisation: Normalisation) -> None:
         self.rules = rules
@@ -100,11 +100,11 @@ class Cleaner:
         self._seen: set[bytes] = set()
 
     def clean(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
-        """The pairs that are fit, as they will be used; the report is complete when they have gone by."""
+        """Yield the kept pairs, normalised; the report is complete when all are consumed."""
         for pair in pairs:
             self.report.read += 1
             pair = Pair(*(sentence(side, self.normalisation) for side in pair))
-            reason = self._objection(pair)
+            reason = self._reason_to_drop(pair)
             if reason is not None:
                 self._dropped[reason] += 1
                 continue
@@ -113,8 +113,8 @@ class Cleaner:
             yield pair
         self.report.dropped = {reason: self._dropped[reason] for reason in REASONS if self._dropped[reason]}
 
-    def _objection(self, pair: Pair) -> str | None:
-        """One of the reasons, the first that holds."""
+    def _reason_to_drop(self, pair: Pair) -> str | None:
+        """Return the first reason to drop a pair, or None."""
         if not (pair.source and pair.target):
             return "an empty side"
         rules = self.rules
@@ -135,14 +135,14 @@ class Cleaner:
 
 @dataclass(frozen=True, kw_only=True)
 class CleanSide(TextSource):
-    """One side of cleaned pairs, a document a line."""
+    """One side of cleaned pairs, one document per line."""
 
     name: Literal["source", "target"]
-    cleaned: Path  # the folder that holds it
+    cleaned: Path  # folder in the cache
 
     @classmethod
     def of(cls, pairs: PairSource, name: Literal["source", "target"], cleaned: Path) -> CleanSide:
-        """What there was to normalise has been."""
+        """Open a side, which is normalised already."""
         return cls(spec=pairs.spec, unit="documents", normalisation=Normalisation(), name=name, cleaned=cleaned)
 
     def identity(self) -> tuple[object, ...]:
@@ -161,14 +161,14 @@ class CleanSide(TextSource):
 
 @dataclass(frozen=True)
 class CleanPairs:
-    """Pairs that are fit to be used, in the cache."""
+    """Cleaned pairs in the cache."""
 
     source: CleanSide
     target: CleanSide
     report: CleaningReport
 
     def first(self, count: int, begin: int = 0) -> list[Pair]:
-        """At most so many of the pairs, as text, from the given one on."""
+        """Return at most `count` pairs as text, starting at index `begin`."""
         sides = zip(self.source.documents(), self.target.documents(), strict=True)
         return [Pair(*sides) for sides in islice(sides, begin, begin + count)]
 
@@ -181,7 +181,7 @@ def cleaned(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> CleanPairs:
-    """Clean pairs, unless that has been done before. Remembering which have appeared takes about 60 bytes a pair."""
+    """Clean pairs, unless the result is cached. Detecting repetitions takes about 60 bytes per pair."""
     entry = (cache or cache_root()) / fingerprint("pairs", pairs.identity(), asdict(rules), asdict(normalisation))
     report = find(entry, _read_report)
     if report is None:
@@ -191,7 +191,7 @@ def cleaned(
 
 
 def _write(folder: Path, pairs: PairSource, cleaner: Cleaner, progress: Progress | None) -> CleaningReport:
-    """source.txt, target.txt and report.json."""
+    """Write source.txt, target.txt and report.json."""
     report = cleaner.report
     with (
         (folder / "source.txt").open("w", encoding="utf-8", newline="\n") as sources,
@@ -203,7 +203,7 @@ def _write(folder: Path, pairs: PairSource, cleaner: Cleaner, progress: Progress
             if progress is not None and report.kept % DOCUMENTS_PER_CALL == 0:
                 progress(report.kept, 0)
     if not report.read:
-        raise DataError(f"{pairs.spec!r} holds no pairs; check the data")
+        raise DataError(f"{pairs.spec!r} contains no pairs; check the data")
     if not report.kept:
         settings = [setting for reason in report.dropped if (setting := REASONS[reason])]
         remedy = "check the data" + (f", or change {' and '.join(settings)}" if settings else "")

@@ -1,11 +1,11 @@
-"""Sentences whose words have a tag each: CoNLL-U, and plain columns with a blank line between sentences.
+"""Sentences with one tag per word: CoNLL-U, and plain columns with a blank line between sentences.
 
-CoNLL-U (universaldependencies.org/format.html) has ten columns by tab. Its syntactic words are what is tagged: the
-surface form of several of them (`1-2  don't`) and words that are not in the text (`8.1`) have no tag of their own and
-are passed over. Other files have a word first and, unless `data.tag_column` says otherwise, its tag last.
+CoNLL-U (universaldependencies.org/format.html) has ten tab-separated columns. Its syntactic words are tagged; multiword
+tokens (`1-2  don't`) and empty nodes (`8.1`) have no tag and are skipped. Other files have the word in the first column
+and its tag in `data.tag_column`, by default the last.
 
-A sentence reaches a model as characters, each word closed by a line end, so that a model sees how a word is written
-that it has never met.
+A sentence is encoded as characters, with a line end after each word, so that a model also sees the characters of unseen
+words.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ END_OF_WORD = "\n"
 
 
 class Tagged(NamedTuple):
-    """A sentence."""
+    """A tagged sentence."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    where: str  # its first line, and of which file
+    where: str  # first line and file
 
 
 class _Word(NamedTuple):
@@ -44,34 +44,34 @@ class _Word(NamedTuple):
 
 
 def read_tagged(spec: str, config: DataConfig) -> list[Tagged]:
-    """Every sentence of a file, of a folder or of all files that match a pattern."""
+    """Read every sentence of a file, a folder or a glob."""
     found: list[Tagged] = []
     for path in find_files(spec)[0]:
         found += _sentences(path, config)
     if not found:
-        raise DataError(f"{spec!r} holds no sentences; give CoNLL-U, or lines of a word and its tag")
+        raise DataError(f"{spec!r} contains no sentences; give CoNLL-U, or lines with a word and its tag")
     return found
 
 
 def _sentences(path: Path, config: DataConfig) -> Iterator[Tagged]:
     normalise = normalisation_of(config)
-    held: list[_Word] = []
+    current: list[_Word] = []
     for one in [*_words(path, config), None]:
         if one is not None:
-            held.append(one)
-        elif held:
-            words = tuple(written(word.word, normalise) for word in held)
-            yield Tagged(words, tuple(word.tag for word in held), held[0].where)
-            held = []
+            current.append(one)
+        elif current:
+            words = tuple(written(word.word, normalise) for word in current)
+            yield Tagged(words, tuple(word.tag for word in current), current[0].where)
+            current = []
 
 
 def written(word: str, normalise: Normalisation) -> str:
-    """A word as it is encoded: with no line end, which would make two of it."""
+    """Normalise a word; a line end would split it in two and is replaced by a space."""
     return " ".join(normalise(word).split("\n"))
 
 
 def _words(path: Path, config: DataConfig) -> Iterator[_Word | None]:
-    """Every word with its tag; None where a sentence ends."""
+    """Yield every word with its tag, and None at the end of a sentence."""
     column: int | None = None
     universal = form_of(path) == ".conllu"
     for number, line in enumerate(read_every_line(path), start=1):
@@ -97,13 +97,13 @@ def _words(path: Path, config: DataConfig) -> Iterator[_Word | None]:
 
 
 def _is_word(cells: Sequence[str], where: str) -> bool:
-    """Whether a line of CoNLL-U is a word, and not what several words or none are written as."""
+    """Whether a line of CoNLL-U is a word, not a multiword token or an empty node."""
     if len(cells) != len(COLUMNS):
-        raise DataError(f"{where} has {len(cells)} columns where CoNLL-U has {len(COLUMNS)}, by tab; mend the line")
+        raise DataError(f"{where} has {len(cells)} tab-separated columns, and CoNLL-U has {len(COLUMNS)}; fix the line")
     if OTHER_ID.fullmatch(cells[0]):
         return False
     if not WORD_ID.fullmatch(cells[0]):
-        raise DataError(f"{where} begins with {cells[0]!r:.40}, which is no number of a word; mend the line")
+        raise DataError(f"{where} starts with {cells[0]!r:.40}, which is not a word number; fix the line")
     return True
 
 
@@ -126,7 +126,7 @@ def _tag_column(wanted: str | None, count: int, where: str, *, universal: bool) 
 def prepare_tagged(
     config: DataConfig, tokenizer_spec: str, *, tokenizer: Tokenizer | None = None, labels: Sequence[str] = ()
 ) -> PreparedExamples:
-    """Read all splits, find the tags and the characters of the training data, unless they are given; encode."""
+    """Read and encode all splits; tags and characters come from the training data unless they are given."""
     examples, names, warnings = split_examples(config, lambda spec: read_tagged(spec, config))
     train = examples["training"]
     tags = tuple(labels) or in_order({tag for one in train for tag in one.tags})
@@ -137,14 +137,14 @@ def prepare_tagged(
         )
     if tokenizer is None:
         if tokenizer_spec != "chars":
-            raise ConfigError(f"a tagger reads characters, and the tokenizer is {tokenizer_spec!r}; leave it out")
+            raise ConfigError(f"a tagger needs the tokenizer chars, got {tokenizer_spec!r}; leave it out")
         tokenizer = train_tokenizer("chars", lambda: (spelled(one.words) for one in train))
     encoded = {split: encode_tagged(found, tokenizer, tags) for split, found in examples.items()}
     return PreparedExamples(tokenizer, tags, encoded.pop("training"), encoded, names, warnings)
 
 
 def encode_tagged(sentences: Sequence[Tagged], tokenizer: Tokenizer, tags: Sequence[str]) -> PairedCorpus:
-    """Sentences as sources, their tags as targets."""
+    """Encode sentences as sources and their tags as targets."""
     ids = label_ids(tags)
     for one in sentences:
         for tag in one.tags:
@@ -156,5 +156,5 @@ def encode_tagged(sentences: Sequence[Tagged], tokenizer: Tokenizer, tags: Seque
 
 
 def spelled(words: Sequence[str]) -> str:
-    """A sentence as it is encoded."""
+    """Return a sentence as the text that is encoded, one word per line."""
     return "".join(word + END_OF_WORD for word in words)

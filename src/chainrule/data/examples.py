@@ -1,6 +1,6 @@
-"""Examples: a text and what is to be said of it, a label, tags or a span; how they are split and encoded.
+"""Labelled examples, a text with a label, tags or an answer span: how they are split and encoded.
 
-Unlike a stream of text they are read whole: what a person has labelled fits into memory.
+They are read into memory as a whole, since hand-labelled data is small.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ Row = Sequence[int] | npt.NDArray[np.int32]
 
 
 class PreparedExamples(NamedTuple):
-    """All that training reads, encoded: the sources are texts, the targets what is said of them."""
+    """The encoded splits: sources are texts, targets are labels, tags or spans."""
 
-    tokenizer: Tokenizer  # of the texts
-    labels: tuple[str, ...]  # what the ids of targets stand for
+    tokenizer: Tokenizer  # of the sources
+    labels: tuple[str, ...]  # names of the target ids
     train: PairedCorpus
-    held_out: dict[str, PairedCorpus]  # "validation", and "test" where there is one
-    names: dict[str, str]  # what a reader should know those by
+    held_out: dict[str, PairedCorpus]  # "validation", and "test" if there is one
+    names: dict[str, str]  # of the held-out data in reports
     warnings: tuple[str, ...]
 
 
 class ExampleSplits(NamedTuple, Generic[Example]):
-    """Examples by what they are for."""
+    """Examples by split."""
 
-    examples: dict[str, list[Example]]  # "training", "validation", and "test" where there is one
-    names: dict[str, str]  # what a reader should know the last two by
-    warnings: tuple[str, ...]  # what the user should know, one line each
+    examples: dict[str, list[Example]]  # "training", "validation", and "test" if there is one
+    names: dict[str, str]  # of the held-out data in reports
+    warnings: tuple[str, ...]  # one line each
 
 
 def split_examples(config: DataConfig, read: Callable[[str], list[Example]]) -> ExampleSplits[Example]:
-    """The examples of each split.
+    """Read the examples of each split.
 
-    Validation and test data are those that the settings name, else they are cut from the training data as a text would
-    be: test data from its end, validation data before it, or from the start.
+    Validation and test data are read from the specs of the settings, else taken from the training data as for a text:
+    test data from its end, validation data before it or from the start.
     """
     examples = {"training": read(config.train)}
     warnings: list[str] = []
@@ -58,21 +58,21 @@ def split_examples(config: DataConfig, read: Callable[[str], list[Example]]) -> 
             cut = max(1, round(share * len(examples["training"])))
             left, taken = _cut(examples["training"], cut, at_start=split == "validation" and config.valid_at == "start")
             if not left:
-                raise DataError(f"{config.train!r} has too few examples to keep some for validation; name --valid")
+                raise DataError(f"{config.train!r} has too few examples to split off {split} data; give --valid")
             examples["training"], examples[split] = left, taken
     held_out = [split for split in examples if split != "training"]
     return ExampleSplits(examples, {split: config.named(split) for split in held_out}, tuple(warnings))
 
 
 def _cut(examples: list[Example], count: int, *, at_start: bool) -> tuple[list[Example], list[Example]]:
-    """What stays, and what is cut off."""
+    """Return the remaining examples and the `count` examples split off."""
     if at_start:
         return examples[count:], examples[:count]
     return examples[:-count], examples[-count:]
 
 
 def origins(spec: str) -> frozenset[str]:
-    """The files that a spec names, by which two can be seen to overlap."""
+    """Return the files of a spec, to detect overlap of two specs."""
     return frozenset(str(path.resolve()) for path in find_files(spec)[0])
 
 
@@ -81,24 +81,24 @@ def label_ids(labels: Sequence[str]) -> dict[str, int]:
 
 
 def unknown_label(where: str, label: str, known: Sequence[str], what: str = "label") -> DataError:
-    """For data that says something which the training data never says."""
-    return DataError(f"{where} has the {what} {label!r}, which the training data lacks; {nearest(label, known)}")
+    """Return the error for a label that the training data does not contain."""
+    return DataError(f"{where} has the {what} {label!r}, not found in the training data; {nearest(label, known)}")
 
 
 def in_order(labels: set[str]) -> tuple[str, ...]:
-    """Numbers by their value, everything else by its characters."""
+    """Sort labels, by value if all are numbers."""
     if all(label.isdecimal() for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
     return tuple(sorted(labels))
 
 
 def paired(sources: Sequence[Row], targets: Sequence[Row], source_vocabulary: int, vocabulary: int) -> PairedCorpus:
-    """Encoded texts with what is said of each."""
+    """Combine encoded texts and encoded targets."""
     return PairedCorpus(Corpus.of_rows(sources, source_vocabulary), Corpus.of_rows(targets, vocabulary, closed=False))
 
 
 def shortened(pairs: PairedCorpus, limit: int) -> tuple[PairedCorpus, int]:
-    """The same with no source longer than the limit: its end is cut off. And how many were cut."""
+    """Truncate sources to at most `limit` tokens; also return how many were truncated."""
     rows = [np.asarray(row) for row in pairs.source.documents()]
     long = sum(len(row) > limit for row in rows)
     if not long:

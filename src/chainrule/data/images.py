@@ -1,7 +1,7 @@
-"""Images as sequences: row by row, from left to right, at each pixel channel by channel.
+"""Images as sequences in raster order: rows from top to bottom, pixels from left to right, then channels.
 
-The levels of brightness are the vocabulary. All images of a run have one size, so their sequences have one length and
-need no EOS. A label is a source of one token.
+The brightness levels are the vocabulary. All images of a run have the same size, so their sequences have the same
+length and need no EOS. A label is a source of one token.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from chainrule.data.image_files import BYTES, Images, Pixels, beside, read_image
 from chainrule.errors import DataError, nearest
 
 Report = Callable[[str, int, int], None]
-"""Called with the stage, what is done, and the total."""
+"""A progress callback with the name of the stage, the amount done and the total."""
 
 
 @dataclass(frozen=True)
 class ImageCorpus:
-    """Images as tokens, and their labels where there are some; a channel of a pixel counts as a byte."""
+    """Images as tokens, with their labels if any; a channel of a pixel counts as a byte."""
 
     target: Corpus
     labels: Corpus | None
@@ -36,9 +36,9 @@ class ImageCorpus:
 
 
 class PreparedImages(NamedTuple):
-    """All that training and its measurements read."""
+    """The encoded splits for training and evaluation."""
 
-    config: DataConfig  # the settings with all that was found out
+    config: DataConfig  # completed by what was found in the data
     form: ImageForm
     train: ImageCorpus
     valid: ImageCorpus
@@ -47,11 +47,11 @@ class PreparedImages(NamedTuple):
 
 
 def prepare_images(config: DataConfig, progress: Report | None = None) -> PreparedImages:
-    """Read the images of all splits.
+    """Read and encode the images of all splits.
 
-    Validation and test images are those that the settings name, or those in the same file, or cut from the training
-    images: test images from the end, validation images from where `valid_at` says. Images of a run that goes on are
-    of the form that `config.image` says.
+    Validation and test images are those of the settings, or those in the same file, or a fraction of the training
+    images: test images from the end, validation images from the end or the start (`valid_at`). `config.image`, set in a
+    resumed run, determines the format.
     """
 
     def read(stage: str, spec: str) -> Images:
@@ -82,13 +82,13 @@ def prepare_images(config: DataConfig, progress: Report | None = None) -> Prepar
 
 
 def form_of(images: Images, levels: int | None) -> ImageForm:
-    """What these images are, with as many levels as are asked for, or else as they have."""
+    """Return the format of images, with the given number of levels or that of the data."""
     height, width, channels = images.form
     largest = int(images.pixels.max())
-    # A number from the upper half of a byte means that all of it is in use; others may be few levels, such as 0 and 1.
+    # A value in the upper half of a byte means 256 levels; smaller values may be fewer levels, such as 0 and 1.
     depth = images.depth or (BYTES if BYTES // 2 <= largest < BYTES else max(2, largest + 1))
     if levels is not None and levels > depth:
-        raise DataError(f"data.levels is {levels}, and the images have {depth} levels; ask for at most so many")
+        raise DataError(f"data.levels is {levels}, but the images have {depth} levels; set at most {depth}")
     assert channels in (1, 3)
     return ImageForm(
         channels=channels,
@@ -101,7 +101,7 @@ def form_of(images: Images, levels: int | None) -> ImageForm:
 
 
 def cut_off(images: Images, config: DataConfig) -> tuple[Images, dict[str, Images]]:
-    """The images that are left for training, and the splits that must be cut from them."""
+    """Return the remaining training images, and the splits taken from them."""
     begin, end = 0, len(images.pixels)
     cut: dict[str, Images] = {}
     shares: dict[str, float] = {}
@@ -113,7 +113,7 @@ def cut_off(images: Images, config: DataConfig) -> tuple[Images, dict[str, Image
         size = round((end - begin) * share)
         if not 0 < size < end - begin:
             raise DataError(
-                f"{config.train!r} has {end - begin} images: too few to cut off {share:g} for {name}; give {name} data"
+                f"{config.train!r} has {end - begin} images, too few to split off {share:g} for {name}; add {name} data"
             )
         if name == "validation" and config.valid_at == "start":
             cut[name], begin = images.part(begin, begin + size), begin + size
@@ -123,7 +123,7 @@ def cut_off(images: Images, config: DataConfig) -> tuple[Images, dict[str, Image
 
 
 def encode(images: Images, form: ImageForm, name: str) -> ImageCorpus:
-    """Images of a known form as tokens."""
+    """Encode images of a given format as tokens."""
     levels = in_levels(images, form, name)
     rows = levels.reshape(len(levels), -1)
     target = replace(Corpus.of_rows(list(rows), form.levels), words=len(rows), closed=False)
@@ -135,42 +135,44 @@ def encode(images: Images, form: ImageForm, name: str) -> ImageCorpus:
 
 
 def in_levels(images: Images, form: ImageForm, name: str) -> Pixels:
-    """(N, H, W, C) of the levels that a model knows: brightnesses in equal parts, two of them being a threshold."""
+    """Quantise pixels to the levels of the model, (N, H, W, C), in equal intervals; two levels are a threshold."""
     pixels = images.pixels
     if images.form == (form.height, form.width, 1) and form.channels == 3:
         pixels = np.broadcast_to(pixels, (*pixels.shape[:3], 3))
     if pixels.shape[1:] != (form.height, form.width, form.channels):
         raise DataError(
-            f"{name!r} has images of {_said(images.form)}, and the model knows images of "
-            f"{_said((form.height, form.width, form.channels))}; bring them to that size"
+            f"{name!r} has images of {_size_text(images.form)}, but the model expects images of "
+            f"{_size_text((form.height, form.width, form.channels))}; convert them"
         )
     depth = images.depth or form.depth
     if pixels.max() >= depth:
         raise DataError(
-            f"{name!r} holds the brightness {pixels.max()}, and those of the training images end at {depth - 1}; "
-            "scale it alike"
+            f"{name!r} contains the pixel value {pixels.max()}, but the maximum of the training images is {depth - 1}; "
+            "scale it in the same way"
         )
     kind = token_type(form.levels)
     return pixels if depth == form.levels else (pixels.astype(np.uint32) * form.levels // depth).astype(kind)
 
 
 def brightness(levels: Pixels, form: ImageForm) -> npt.NDArray[np.uint8]:
-    """The way back, for looking at: black is the lowest level, white the highest."""
+    """Return levels as 8-bit pixels for display: black is the lowest level, white the highest."""
     shades: npt.NDArray[np.uint8] = np.rint(levels * (255 / (form.levels - 1))).astype(np.uint8)
     return shades
 
 
 def _known_classes(images: Images, form: ImageForm, name: str) -> npt.NDArray[np.int64]:
-    """(N,) labels by the numbers that the classes have in training."""
+    """Return the labels (N,) as class indices of the training data."""
     assert images.labels is not None
     numbers = []
     for one in images.classes:
         if one not in form.classes:
-            raise DataError(f"{name!r} has the class {one!r}, which training has not; {nearest(one, form.classes)}")
+            raise DataError(
+                f"{name!r} has the class {one!r}, not found in the training data; {nearest(one, form.classes)}"
+            )
         numbers.append(form.classes.index(one))
     return np.array(numbers, dtype=np.int64)[images.labels]
 
 
-def _said(form: tuple[int, ...]) -> str:
+def _size_text(form: tuple[int, ...]) -> str:
     height, width, channels = form
     return f"{width}×{height} pixels in {'grey' if channels == 1 else 'colour'}"

@@ -1,8 +1,8 @@
-"""Texts with a label each, from tables and records: one example a line.
+"""Texts with one label each, from tables and JSON lines.
 
-- tables: columns by tab, or by comma in a .csv, where quotes may hold commas and line ends. The first line is a header
-  if it names a label column, or if the settings name columns and not numbers.
-- records: JSON lines with a field for the text and one for the label.
+- tables: columns separated by tabs, or by commas in a .csv, where quoted cells may contain commas and line ends. The
+  first line is a header if it contains the name of a label column, or if the settings give column names.
+- JSON lines with a field for the text and one for the label.
 
 Every error names the file and the line.
 """
@@ -33,17 +33,17 @@ class Labelled(NamedTuple):
 
     text: str
     label: str
-    where: str  # which line of which file
+    where: str  # line and file
 
 
 def read_labelled(spec: str, config: DataConfig) -> list[Labelled]:
-    """Every example of a file, of a folder or of all files that match a pattern."""
+    """Read every example of a file, a folder or a glob."""
     found: list[Labelled] = []
     for path in find_files(spec)[0]:
         read = _read_records if form_of(path) in JSON_LINES else _read_table
         found += read(path, config)
     if not found:
-        raise DataError(f"{spec!r} holds no examples; give a file with a text and its label on every line")
+        raise DataError(f"{spec!r} contains no examples; give a file with a text and its label on every line")
     return found
 
 
@@ -61,9 +61,9 @@ def _read_table(path: Path, config: DataConfig) -> Iterator[Labelled]:
                 continue
         text, label = columns
         if label >= len(cells) or not cells[label].strip():
-            raise DataError(f"{where} has no label in column {label + 1}; label it, or take the line out")
+            raise DataError(f"{where} has no label in column {label + 1}; label it, or remove the line")
         if text >= len(cells):
-            raise DataError(f"{where} has no text in column {text + 1} but {len(cells)} columns; mend the line")
+            raise DataError(f"{where} has {len(cells)} columns and no text in column {text + 1}; fix the line")
         yield Labelled(sentence(cells[text], normalise), cells[label].strip(), where)
 
 
@@ -73,20 +73,20 @@ def _tab_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """A quoted cell may run over several lines; the row is known by its last."""
+    """Yield rows with the number of their last line; a quoted cell may span several lines."""
     reader = csv.reader((line + "\n" for line in read_every_line(path)), strict=True)
     while True:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise DataError(f"line {reader.line_num:,} of {str(path)!r} is not CSV: {error}; mend its quotes") from None
+            raise DataError(f"line {reader.line_num:,} of {str(path)!r} is not CSV: {error}; fix its quotes") from None
         if cells is None:
             return
         yield reader.line_num, cells
 
 
 def _columns(first: Sequence[str], where: str, config: DataConfig) -> tuple[tuple[int, int], bool]:
-    """Where the text and the label stand, and whether this first row is a header."""
+    """Return the columns of text and label, and whether this first row is a header."""
     names = [cell.strip() for cell in first]
     lowered = [name.lower() for name in names]
     wanted = {"source": config.source_field, "target": config.target_field}
@@ -96,10 +96,10 @@ def _columns(first: Sequence[str], where: str, config: DataConfig) -> tuple[tupl
         if name not in names:
             raise missing_field(where, name, names, setting=f"data.{side}_field")
     found = []
-    for side, usual, otherwise in (("source", TEXT_NAMES, 0), ("target", LABEL_NAMES, 1)):
+    for side, defaults, otherwise in (("source", TEXT_NAMES, 0), ("target", LABEL_NAMES, 1)):
         given = wanted[side]
         if given is None:
-            known = [lowered.index(one) for one in usual if one in lowered] if is_header else []
+            known = [lowered.index(one) for one in defaults if one in lowered] if is_header else []
             found.append(known[0] if known else otherwise)
         else:
             found.append(names.index(given) if side in named else int(given) - 1)
@@ -127,23 +127,23 @@ def _read_records(path: Path, config: DataConfig) -> Iterator[Labelled]:
 
 
 def _label(value: Any, where: str, field: str) -> str:
-    """A label may be written as a number or as true and false."""
+    """Return a label, which may be a string, an integer or a boolean."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | str) and str(value).strip():
         return str(value).strip()
-    raise DataError(f"{where} has no label in field {field!r} but {value!r:.40}; label it, or take the line out")
+    raise DataError(f"{where} has {value!r:.40} in field {field!r}, which is not a label; label it, or remove the line")
 
 
 def prepare_labelled(
     config: DataConfig, tokenizer_spec: str, *, tokenizer: Tokenizer | None = None, labels: Sequence[str] = ()
 ) -> PreparedExamples:
-    """Read all splits, find the labels and train the tokenizer on the training data, unless they are given; encode."""
+    """Read and encode all splits; labels and tokenizer come from the training data unless they are given."""
     examples, names, warnings = split_examples(config, lambda spec: read_labelled(spec, config))
     train = examples["training"]
     labels = tuple(labels) or in_order({one.label for one in train})
     if len(labels) < 2:
-        raise DataError(f"all {len(train):,} training examples have the label {labels[0]!r}; give examples of two")
+        raise DataError(f"all {len(train):,} training examples have the label {labels[0]!r}; give at least two")
     if tokenizer is None:
         tokenizer = train_tokenizer(tokenizer_spec, lambda: (one.text for one in train))
     encoded = {split: encode_labelled(found, tokenizer, labels) for split, found in examples.items()}
@@ -151,7 +151,7 @@ def prepare_labelled(
 
 
 def encode_labelled(examples: Sequence[Labelled], tokenizer: Tokenizer, labels: Sequence[str]) -> PairedCorpus:
-    """Texts as sources, labels as targets of one token."""
+    """Encode texts as sources and labels as targets of one token."""
     ids = label_ids(labels)
     for one in examples:
         if one.label not in ids:
@@ -161,5 +161,5 @@ def encode_labelled(examples: Sequence[Labelled], tokenizer: Tokenizer, labels: 
 
 
 def encode_text(text: str, tokenizer: Tokenizer) -> list[int]:
-    """A text as a model reads it: closed by EOS, so that even an empty one has a token."""
+    """Encode a text with EOS at its end, so that even an empty text has a token."""
     return [*tokenizer.encode(text).tolist(), tokenizer.eos]

@@ -1,4 +1,4 @@
-"""Pairs from two files, a table, JSON records or the hub, and the way from any spec of parallel data to its source."""
+"""Pairs from two files, a table, JSON lines or the hub; and `open_pairs`, which opens any spec of parallel data."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from chainrule.errors import DataError, nearest
 REMEDY = "give pairs: --source and --target, a .tsv or .jsonl file, hub:NAME:CONFIG or builtin:dates"
 PAIRED = ("dates",)  # builtin pairs
 LANGUAGE = re.compile(r"[a-z]{2}")
-LANGUAGES = re.compile(r"(?:^|[-_.])([a-z]{2,3})[-_]([a-z]{2,3})$")  # at the end of a config's name: de-en
+LANGUAGES = re.compile(r"(?:^|[-_.])([a-z]{2,3})[-_]([a-z]{2,3})$")  # at the end of a config name: de-en
 
 
 def open_pairs(spec: str, source: str | None, config: DataConfig) -> PairSource:
-    """Understand a spec of parallel data; with a `source` the spec is that of its translation, line by line."""
+    """Open a spec of parallel data; with a `source` file, `spec` is the file of its translations, line by line."""
     if source is not None:
         return TwoTexts(spec=f"{source} and {spec}", files=Pair(source, spec))
     names = Pair(config.source_field or "", config.target_field or "")
@@ -36,7 +36,7 @@ def open_pairs(spec: str, source: str | None, config: DataConfig) -> PairSource:
         return HubPairs.of(open_saved(folder, "", "documents", Normalisation()), names)
     files = _files(spec)
     if any(form_of(path) == ".parquet" for path in files):
-        raise DataError(f"{spec!r} is Parquet, from which pairs are not read; load its folder with hub:FOLDER")
+        raise DataError(f"{spec!r} is Parquet, which is not supported for pairs; load its folder with hub:FOLDER")
     if all(form_of(path) in JSON_LINES for path in files):
         return PairRecords(spec=spec, files=files, names=Pair(names.source or "source", names.target or "target"))
     return PairColumns(spec=spec, files=files, names=Pair(names.source or "1", names.target or "2"))
@@ -47,7 +47,7 @@ def _open_builtin(spec: str) -> PairSource:
     if name == "dates":
         return DatePairs(spec=spec, split="train")
     if name in BUILTIN:
-        raise DataError(f"{spec} is one text and not pairs of texts; {REMEDY}")
+        raise DataError(f"{spec} is a text, not pairs of texts; {REMEDY}")
     raise DataError(f"there are no builtin pairs {name!r}; {nearest(name, PAIRED)}")
 
 
@@ -60,9 +60,9 @@ def _files(spec: str) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoTexts(PairSource):
-    """A file for each side; a line of the one is translated by the same line of the other."""
+    """One file per side; each line of the target is the translation of the same line of the source."""
 
-    files: Pair  # specs; a pattern such as '*.de' names several files, which follow each other
+    files: Pair  # specs; a pattern such as '*.de' names several files, which are concatenated
 
     def identity(self) -> tuple[object, ...]:
         return ("two texts", *([file_identity(path) for path in _files(side)] for side in self.files))
@@ -72,7 +72,7 @@ class TwoTexts(PairSource):
 
     @property
     def languages(self) -> Pair:
-        """As the suffixes say: train.en, train.de.gz."""
+        """Language codes from the suffixes: train.en, train.de.gz."""
         suffixes = (form_of(_files(side)[0]).removeprefix(".") for side in self.files)
         return Pair(*(suffix if LANGUAGE.fullmatch(suffix) else "" for suffix in suffixes))
 
@@ -84,7 +84,7 @@ class TwoTexts(PairSource):
 
     def _uneven(self) -> DataError:
         found = [f"{side!r} has {sum(1 for _ in _lines(side)):,} lines" for side in self.files]
-        return DataError(f"{' and '.join(found)}; each line must have its translation: look for lines lost or joined")
+        return DataError(f"{' and '.join(found)}; each line needs its translation; look for missing or joined lines")
 
 
 def _lines(spec: str) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _lines(spec: str) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class PairsInFiles(PairSource):
-    """Files that hold both sides, each side under a name."""
+    """Files with both sides, each under a name."""
 
     files: tuple[Path, ...]
     names: Pair
@@ -111,10 +111,10 @@ class PairsInFiles(PairSource):
 
 @dataclass(frozen=True, kw_only=True)
 class PairColumns(PairsInFiles):
-    """Columns separated by tabs: two of them by number, or by name where the first line is a header."""
+    """Two columns of tab-separated files, by number, or by name if the first line is a header."""
 
     def pairs(self) -> Iterator[Pair]:
-        """A later line with too few columns has an empty side; a first one is a file of another form."""
+        """A line with too few columns has an empty side, except the first, which raises DataError."""
         for path in self.files:
             lines = read_every_line(path)
             first = next(lines, None)
@@ -137,7 +137,7 @@ class PairColumns(PairsInFiles):
         if self._numbered:
             columns = [int(name) - 1 for name in self.names]
             if first and max(columns) >= len(cells):
-                raise DataError(f"{where} has no column {max(columns) + 1}, by tabs, but {len(cells)}; {REMEDY}")
+                raise DataError(f"{where} has {len(cells)} columns (by tab), no column {max(columns) + 1}; {REMEDY}")
             return columns[0], columns[1]
         for side, name in self.names._asdict().items():
             if name not in cells:
@@ -147,7 +147,7 @@ class PairColumns(PairsInFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class PairRecords(PairsInFiles):
-    """JSON lines with a field for each side, or with a `translation` that has them."""
+    """JSON lines with a field for each side, possibly inside `translation`."""
 
     def pairs(self) -> Iterator[Pair]:
         for path in self.files:
@@ -157,14 +157,14 @@ class PairRecords(PairsInFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class HubPairs(PairSource):
-    """One split of a Hugging Face dataset: a column for each side, or a `translation` that has them."""
+    """One split of a Hugging Face dataset with a column for each side, possibly inside `translation`."""
 
     dataset: HubSource
     names: Pair
 
     @classmethod
     def of(cls, dataset: HubSource, names: Pair) -> HubPairs:
-        """Sides that are not named are the languages in the name of the config, the source first."""
+        """Sides without a given name are the languages in the config name, the source first."""
         found = LANGUAGES.search(dataset.config or "")
         known = Pair(*found.groups()) if found else Pair("source", "target")
         return cls(
@@ -192,7 +192,7 @@ class HubPairs(PairSource):
 
 
 def pair_of(record: Mapping[str, Any], where: str, names: Pair) -> Pair:
-    """The two texts of a record, or of its `translation`: {"translation": {"de": "Hund", "en": "dog"}}."""
+    """Return the two texts of a record, or of its `translation`: {"translation": {"de": "Hund", "en": "dog"}}."""
     inner = record.get("translation")
     if isinstance(inner, Mapping) and not any(name in record for name in names):
         record = inner
@@ -206,5 +206,5 @@ def pair_of(record: Mapping[str, Any], where: str, names: Pair) -> Pair:
 
 
 def _codes(names: Iterable[str]) -> Pair:
-    """Names of fields that are codes of languages."""
+    """Return the field names that are language codes, else empty strings."""
     return Pair(*(name if LANGUAGE.fullmatch(name) else "" for name in names))

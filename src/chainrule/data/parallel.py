@@ -1,4 +1,4 @@
-"""Parallel text as tokens: two corpora of documents, the i-th of one the translation of the i-th of the other."""
+"""Parallel text as tokens: two corpora of documents; the i-th target is the translation of the i-th source."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer
 from chainrule.types import Progress
 
-SHOWN = 200  # validation pairs that are kept as text
+SHOWN = 200  # validation pairs that are also kept as text, for BLEU during training
 
 
 class PairTokenizers(NamedTuple):
-    """One for each side; the same one twice where they share a vocabulary."""
+    """The tokenizers of both sides; the same one twice if they share a vocabulary."""
 
     source: Tokenizer
     target: Tokenizer
@@ -29,7 +29,7 @@ class PairTokenizers(NamedTuple):
 
 @dataclass(frozen=True)
 class PairedCorpus:
-    """Sources and their translations. Every document ends with its tokenizer's EOS, on both sides."""
+    """Sources and their translations. Every document of both sides ends with EOS."""
 
     source: Corpus
     target: Corpus
@@ -37,7 +37,7 @@ class PairedCorpus:
     def __post_init__(self) -> None:
         sources, targets = self.source.offsets, self.target.offsets
         if sources is None or targets is None:
-            raise DataError("a stream has no pairs; both sides must be documents")
+            raise DataError("pairs need documents on both sides, got a stream; set data.unit=documents")
         if len(sources) != len(targets):
             raise DataError(f"{len(sources) - 1:,} sources cannot be paired with {len(targets) - 1:,} translations")
 
@@ -47,7 +47,7 @@ class PairedCorpus:
         return len(self.source.offsets) - 1
 
     def ids(self) -> Iterator[tuple[Tokens, Tokens]]:
-        """Source and target of every pair, EOS at the end of both."""
+        """Yield source and target of every pair, both ending with EOS."""
         yield from zip(self.source.documents(), self.target.documents(), strict=True)
 
     @classmethod
@@ -60,7 +60,7 @@ class PairedCorpus:
         cache: Path | None = None,
         progress: Progress | None = None,
     ) -> PairedCorpus:
-        """Encode both sides, or the same part of both, unless that has been done before."""
+        """Encode both sides, or the same part of both, unless cached."""
         return cls(
             Corpus.build(pairs.source, tokenizers.source, part, cache=cache, progress=progress),
             Corpus.build(pairs.target, tokenizers.target, part, cache=cache, progress=progress),
@@ -68,7 +68,7 @@ class PairedCorpus:
 
     @classmethod
     def of_pair(cls, source: str, target: str, tokenizers: PairTokenizers) -> PairedCorpus:
-        """A single pair in memory."""
+        """Encode a single pair in memory."""
         return cls(
             Corpus.of_text(source, tokenizers.source, unit="documents"),
             Corpus.of_text(target, tokenizers.target, unit="documents"),
@@ -76,22 +76,22 @@ class PairedCorpus:
 
 
 Rewrite = Callable[[CleanPairs], CleanPairs]
-"""Gives the same sources other targets."""
+"""Replaces the targets of pairs."""
 
 
 class PreparedPairs(NamedTuple):
-    """All that training of a translation model and its measurements read."""
+    """The encoded splits for training and evaluation of a translation model."""
 
     tokenizers: PairTokenizers
     train: PairedCorpus
     valid: PairedCorpus
     test: PairedCorpus | None
-    watched: PairedCorpus  # what training validates by: `valid`, rewritten where the training pairs are
-    shown: list[Pair]  # the first validation pairs as text, for BLEU while training
-    languages: Pair  # codes, empty where nothing tells
-    names: dict[str, str]  # what a reader should know the validation and test data by
+    watched: PairedCorpus  # validation pairs during training: `valid`, rewritten if the training pairs are
+    shown: list[Pair]  # the first validation pairs as text, for BLEU during training
+    languages: Pair  # codes; empty if not known
+    names: dict[str, str]  # names of the validation and test data in reports
     reports: dict[str, CleaningReport]  # by split
-    warnings: tuple[str, ...]  # what the user should know, one line each
+    warnings: tuple[str, ...]  # one line each
 
 
 def prepare_pairs(
@@ -160,7 +160,7 @@ SPLITS: tuple[Split, ...] = ("validation", "test")
 
 
 def _held_out(split: Split, config: DataConfig, origin: PairSource) -> PairSource | None:
-    """Pairs that are given as a split, or come with the training data as one; None where they must be cut from it."""
+    """Return the pairs of a split that has its own data; None if it is taken from the training data."""
     valid = split == "validation"
     spec, source = (config.valid, config.valid_source) if valid else (config.test, config.test_source)
     if spec is not None:
@@ -177,6 +177,6 @@ def encode_pairs(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> PairedCorpus:
-    """Other pairs for existing tokenizers, read with the fields and the normalisation of `config`."""
+    """Encode other pairs with existing tokenizers and the fields and normalisation of `config`."""
     pairs = cleaned(open_pairs(spec, source, config), CleaningRules(), normalisation_of(config), cache=cache)
     return PairedCorpus.build(pairs, tokenizers, cache=cache, progress=progress)

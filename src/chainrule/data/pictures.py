@@ -1,4 +1,4 @@
-"""Arrays of pixels as pictures: a grid of images, and an image that grows, as PNG or GIF."""
+"""Image output: a grid of images as PNG, and the generation of an image as PNG or GIF."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ if TYPE_CHECKING:
 
 Canvas: TypeAlias = npt.NDArray[np.uint8]  # (H, W, 3)
 
-SMALLEST = 96  # pixels on the longer side of an image, which is enlarged to that by a whole number
+SMALLEST = 96  # minimum pixels of the longer side; smaller images are enlarged by an integer factor
 GAP = 4  # pixels between two images
-PAPER = 128  # brightness between images
-UNKNOWN = (48, 64, 112)  # colour of pixels that are not drawn yet
-FRAME = 60  # milliseconds
-PAUSE = 1500  # milliseconds that the last frame stays
+BACKGROUND = 128  # brightness between images
+UNKNOWN = (48, 64, 112)  # colour of pixels that are not generated yet
+FRAME = 60  # milliseconds per frame
+PAUSE = 1500  # milliseconds of the last frame
 
 
 def enlarged(image: npt.NDArray[np.uint8]) -> Canvas:
-    """(H, W, C) as a canvas on which single pixels can be seen."""
+    """Enlarge an image (H, W, C) so that single pixels are visible."""
     factor = max(1, math.ceil(SMALLEST / max(image.shape[:2])))
     colours = np.broadcast_to(image, (*image.shape[:2], 3))
     return colours.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def grid(images: npt.NDArray[np.uint8], columns: int | None = None) -> Canvas:
-    """(N, H, W, C) side by side and below each other, about as many rows as columns unless `columns` says."""
+    """Arrange images (N, H, W, C) in a grid, by default about square."""
     cells = [enlarged(image) for image in images]
     columns = min(len(cells), columns or math.ceil(math.sqrt(len(cells))))
     rows = -(-len(cells) // columns)
     height, width, _ = cells[0].shape
-    paper = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3), PAPER, np.uint8)
+    canvas = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3), BACKGROUND, np.uint8)
     for number, cell in enumerate(cells):
         top, left = GAP + number // columns * (height + GAP), GAP + number % columns * (width + GAP)
-        paper[top : top + height, left : left + width] = cell
-    return paper
+        canvas[top : top + height, left : left + width] = cell
+    return canvas
 
 
 def unfinished(image: npt.NDArray[np.uint8], known: int) -> npt.NDArray[np.uint8]:
-    """(H, W, 3) of (H, W, C), of whose values only the first `known` are there."""
+    """Return an image (H, W, 3) of which only the first `known` values are generated."""
     height, width, channels = image.shape
     seen = (np.arange(height * width) < known // channels).reshape(height, width, 1)
     return np.where(seen, image, np.array(UNKNOWN, np.uint8)).astype(np.uint8)
 
 
 def write_png(path: Path, canvas: Canvas) -> None:
-    """Write a picture, whole or not at all."""
+    """Write a PNG file atomically."""
     _require_suffix(path, (".png",))
     _write(path, png(canvas))
 
@@ -67,7 +67,7 @@ def png(canvas: Canvas) -> bytes:
 
 
 def write_growing(path: Path, frames: Sequence[npt.NDArray[np.uint8]]) -> None:
-    """Frames (H, W, C), one after the other in a GIF, or side by side in a PNG."""
+    """Write frames (H, W, C) as an animated GIF, or side by side as PNG."""
     _require_suffix(path, (".gif", ".png"))
     if path.suffix == ".png":
         return write_png(path, grid(np.stack(frames), columns=len(frames)))
@@ -88,7 +88,7 @@ def _picture(canvas: npt.NDArray[Any]) -> Image:
 
 def _require_suffix(path: Path, known: Sequence[str]) -> None:
     if path.suffix not in known:
-        raise ConfigError(f"{str(path)!r} should end in {' or '.join(known)}; give it such a name")
+        raise ConfigError(f"{str(path)!r} must end in {' or '.join(known)}; rename it")
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,12 +1,12 @@
-"""Texts with gaps, and what was cut out of them: the corruption that T5 learns to undo (Raffel et al., 2020).
+"""Span corruption, the pre-training task of T5 (Raffel et al., 2020).
 
     text      Thank you for inviting me to your party last week
     source    Thank you <0> me to your party <1> week EOS
     target    <0> for inviting <1> last EOS
 
-Each span that is cut out leaves a sentinel behind, and stands in the target after the same sentinel; EOS closes both.
-Spans never touch, so that each gap is one span; unlike in the paper, the first and the last token of a text may be in
-one. Which tokens go follows from a key alone, so that a run resumes with the corruption that it would have had.
+Each removed span is replaced by a sentinel in the source and follows the same sentinel in the target; both end with
+EOS. Spans are never adjacent. Unlike in the paper, a span may contain the first or the last token of a text. The choice
+of spans depends only on a key, so that a resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ids = npt.NDArray[np.int64]
 
 
 class CorruptedPair(NamedTuple):
-    """A text with gaps, and what belongs in them."""
+    """A text with gaps, and the removed spans."""
 
     source: Ids
     target: Ids
@@ -35,31 +35,31 @@ class CorruptedPair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
-    """How texts are corrupted."""
+    """Settings and functions of span corruption."""
 
-    sentinels: range  # ids of the gaps, the first gap first
+    sentinels: range  # ids, in the order of the gaps
     eos: int
     share: float = 0.15  # of the tokens that are cut out
-    mean: float = 3.0  # tokens in a span
+    mean: float = 3.0  # mean tokens per span
 
     def counts(self, length: int) -> tuple[int, int]:
-        """Tokens to cut out of a text of so many, and spans to cut them out in; both are 0 for an empty text."""
+        """Return the numbers of tokens and spans to remove from a text of `length` tokens; 0 for an empty text."""
         cut = min(length, max(1, round(self.share * length)))
         spans = max(1, round(cut / self.mean)) if cut else 0
         return cut, min(spans, len(self.sentinels), length - cut + 1)
 
     def spans(self, length: int, key: int) -> list[slice]:
-        """The spans that a key chooses in a text of so many tokens, from left to right."""
+        """Return the spans that a key selects in a text of `length` tokens, from left to right."""
         cut, count = self.counts(length)
         if not count:
             return []
         inside = _parts(cut, count, key)
-        outside = _parts(length - cut + 2, count + 1, ~key)  # the first and the last part have one token too many
+        outside = _parts(length - cut + 2, count + 1, ~key)  # the first and the last part are one too long
         starts = np.cumsum(outside[:-1]) - 1 + np.cumsum(inside) - inside
         return [slice(start, start + size) for start, size in zip(starts.tolist(), inside.tolist(), strict=True)]
 
     def corrupt(self, text: npt.ArrayLike, key: int) -> CorruptedPair:
-        """Cut spans out of a text; an EOS at its end is left there."""
+        """Remove spans from a text; an EOS at its end is never removed."""
         ids = np.asarray(text, dtype=np.int64)
         if len(ids) and ids[-1] == self.eos:
             ids = ids[:-1]
@@ -68,10 +68,10 @@ class Corruption:
         return CorruptedPair(self.source(kept), self.target([ids[span] for span in spans]))
 
     def source(self, parts: Sequence[npt.ArrayLike]) -> Ids:
-        """Parts of a text with a gap between each and the next."""
+        """Join the parts of a text with a sentinel between each two."""
         if len(parts) - 1 > len(self.sentinels):
             raise DataError(
-                f"the text has {len(parts) - 1} gaps and the model knows {len(self.sentinels)}; leave fewer, "
+                f"the text has {len(parts) - 1} gaps, and the model has {len(self.sentinels)} sentinels; use fewer, "
                 "or train with a larger model.sentinels"
             )
         gaps = ([sentinel] for sentinel in self.sentinels)
@@ -79,36 +79,36 @@ class Corruption:
         return _joined([*pieces, parts[-1], [self.eos]])
 
     def target(self, spans: Sequence[npt.ArrayLike]) -> Ids:
-        """What belongs in the gaps, each span after its sentinel."""
+        """Return the removed spans, each after its sentinel."""
         pieces = [piece for sentinel, span in zip(self.sentinels, spans, strict=False) for piece in ([sentinel], span)]
         return _joined([*pieces, [self.eos]])
 
     def restore(self, pair: CorruptedPair) -> Ids:
-        """The text that was corrupted."""
+        """Return the original text."""
         first, *parts = self._cut_up(pair.source)
         pieces = [piece for span, part in zip(self.spans_of(pair), parts, strict=True) for piece in (span, part)]
         return _joined([first, *pieces])
 
     def spans_of(self, pair: CorruptedPair) -> list[Ids]:
-        """What was cut out."""
+        """Return the removed spans."""
         return self._cut_up(pair.target)[1:]
 
     def _cut_up(self, ids: Ids) -> list[Ids]:
-        """What stands between sentinels, without EOS."""
+        """Split ids at sentinels, without EOS."""
         ids = ids[:-1] if len(ids) and ids[-1] == self.eos else ids
-        places = np.flatnonzero((ids >= self.sentinels.start) & (ids < self.sentinels.stop))
-        edges = zip([0, *(places + 1)], [*places, len(ids)], strict=True)
+        positions = np.flatnonzero((ids >= self.sentinels.start) & (ids < self.sentinels.stop))
+        edges = zip([0, *(positions + 1)], [*positions, len(ids)], strict=True)
         return [ids[begin:end] for begin, end in edges]
 
 
 def _parts(total: int, count: int, key: int) -> Ids:
-    """A random way to write `total` as a sum of `count` numbers, all at least 1; every way is as likely."""
+    """Return a uniformly random composition of `total` into `count` positive integers."""
     cuts = np.sort(numbers(total - 1, key).argsort()[: count - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [total]]))
 
 
 def _between(spans: Sequence[slice], length: int) -> Iterator[tuple[int, int]]:
-    """Where the parts that are kept begin and end."""
+    """Yield the bounds of the parts between spans."""
     return zip([0, *(span.stop for span in spans)], [*(span.start for span in spans), length], strict=True)
 
 
@@ -118,11 +118,11 @@ def _joined(pieces: Sequence[npt.ArrayLike]) -> Ids:
 
 @final
 class Corrupted(Feed[Batch]):
-    """The texts of another feed, each with its gaps as the source and what belongs in them as the target."""
+    """The texts of another feed, corrupted: the text with gaps is the source, the removed spans are the target."""
 
     def __init__(self, texts: Feed[Batch], corruption: Corruption, seed: int, rank: int = 0, world: int = 1) -> None:
         super().__init__(seed, rank, world)
-        self.texts = texts  # of a single process: which rows are whose is decided here
+        self.texts = texts  # of a single process: rows are distributed here
         self.corruption = corruption
 
     def batches_per_epoch(self, epoch: int) -> int:

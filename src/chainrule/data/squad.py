@@ -1,11 +1,11 @@
-"""Questions about long texts, with the stretch of the text that answers each: SQuAD's form of JSON.
+"""Questions about long texts, each with the span that answers it, in the JSON format of SQuAD.
 
     {"data": [{"paragraphs": [{"context": …, "qas": [{"question": …, "id": …, "answers": [{"text": …,
     "answer_start": …}]}]}]}]}        (Rajpurkar et al., 2016; with "is_impossible", 2018)
 
-A context may be longer than a model can read, so it is cut into overlapping passages. A passage answers a question if
-the whole answer lies in it; one that does not is an example of the answer "not here". A token belongs to a word, and a
-word has a place in the context, so every span of tokens is a stretch of the text.
+A context may be longer than the context of a model, so it is split into overlapping passages. A passage answers a
+question if it contains the whole answer; other passages have the target "no answer". Every token belongs to a word with
+a character offset, so every span of tokens is a span of the text.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer, train_tokenizer
 
 WORD = re.compile(r"\w+|[^\w\s]")
-CONTEXTS_HELD, WORDS_HELD = 1 << 10, 1 << 18  # by a `PassageCutter`, so as not to cut them again
-NOT_HERE = (0, 0)  # the target where a passage holds no answer
+CONTEXTS_HELD, WORDS_HELD = 1 << 10, 1 << 18  # cached by a `PassageCutter`
+NO_ANSWER = (0, 0)  # target of a passage without the answer
 
 
 class Answer(NamedTuple):
-    """A stretch of a context."""
+    """A span of a context."""
 
     text: str
     start: int
 
 
 class Question(NamedTuple):
-    """A question, what it is about, and every answer that counts as right; none where there is none."""
+    """A question, its context, and all correct answers; none if it is unanswerable."""
 
     question: str
     context: str
@@ -48,12 +48,12 @@ class Question(NamedTuple):
 
 
 def read_squad(spec: str) -> list[Question]:
-    """Every question of a file, of a folder or of all files that match a pattern."""
+    """Read every question of a file, a folder or a glob."""
     found: list[Question] = []
     for path in find_files(spec)[0]:
         found += _questions(_read_json(path), repr(str(path)))
     if not found:
-        raise DataError(f"{spec!r} holds no questions; give JSON in the form of SQuAD")
+        raise DataError(f"{spec!r} contains no questions; give JSON in the format of SQuAD")
     return found
 
 
@@ -67,9 +67,9 @@ def _read_json(path: Path) -> Any:
         line = raw[: error.start].count(b"\n") + 1
         raise DataError(f"line {line:,} of {where} is not UTF-8 text: {error.reason}; convert the file") from None
     except json.JSONDecodeError as error:
-        raise DataError(f"line {error.lineno:,} of {where} is not valid JSON: {error.msg}; mend the file") from None
+        raise DataError(f"line {error.lineno:,} of {where} is not valid JSON: {error.msg}; fix the file") from None
     except RecursionError:
-        raise DataError(f"{where} is not valid JSON: it is nested too deeply; mend the file") from None
+        raise DataError(f"{where} is not valid JSON: it is nested too deeply; fix the file") from None
 
 
 def _questions(content: Any, where: str) -> Iterator[Question]:
@@ -89,10 +89,10 @@ def _questions(content: Any, where: str) -> Iterator[Question]:
 def _answer(given: Any, context: str, where: str) -> Answer:
     text, start = _text(given, "text", where), given.get("answer_start")
     if not isinstance(start, int):
-        raise DataError(f"{where} has an answer without its place; add answer_start, in characters of the context")
+        raise DataError(f"{where} has an answer without answer_start; add its offset in characters of the context")
     if context[start : start + len(text)] != text:
         raise DataError(
-            f"{where} has the answer {text!r:.40}, and at its place {start:,} the context says "
+            f"{where} has the answer {text!r:.40}, but at offset {start:,} the context is "
             f"{context[max(0, start) : start + len(text)]!r:.40}; correct answer_start"
         )
     bare = text.strip()
@@ -102,19 +102,19 @@ def _answer(given: Any, context: str, where: str) -> Answer:
 def _list(entry: Any, name: str, where: str) -> list[Any]:
     found = entry.get(name) if isinstance(entry, dict) else None
     if not isinstance(found, list):
-        raise DataError(f"{where} has no list {name!r}; give JSON in the form of SQuAD")
+        raise DataError(f"{where} has no list {name!r}; give JSON in the format of SQuAD")
     return found
 
 
 def _text(entry: Any, name: str, where: str) -> str:
     found = entry.get(name) if isinstance(entry, dict) else None
     if not isinstance(found, str):
-        raise DataError(f"{where} has no text {name!r}; give JSON in the form of SQuAD")
+        raise DataError(f"{where} has no text {name!r}; give JSON in the format of SQuAD")
     return found
 
 
 class TokenSpan(NamedTuple):
-    """A token and the stretch of the text that its word is."""
+    """A token and the character span of its word."""
 
     id: int
     begin: int
@@ -128,7 +128,7 @@ class Passage(NamedTuple):
     tokens: tuple[TokenSpan, ...]
 
     def place(self, answer: Answer) -> tuple[int, int] | None:
-        """The target that stands for an answer, first and last token counted from 1; None unless all of it is here."""
+        """Return the target of an answer, its first and last token counted from 1; None unless all of it is inside."""
         end = answer.start + len(answer.text)
         inside = [
             number for number, token in enumerate(self.tokens, 1) if token.end > answer.start and token.begin < end
@@ -138,21 +138,21 @@ class Passage(NamedTuple):
         return inside[0], inside[-1]
 
     def text(self, target: tuple[int, int]) -> str:
-        """The stretch that a target stands for."""
+        """Return the text of a target."""
         first, last = target
         return self.context[self.tokens[first - 1].begin : self.tokens[last - 1].end]
 
 
 class PassageCutter:
-    """Cuts texts into tokens that know their place, and contexts into passages."""
+    """Splits texts into tokens with offsets, and contexts into passages."""
 
     def __init__(self, tokenizer: Tokenizer, *, length: int, stride: int) -> None:
         self.tokenizer, self.length, self.windows = tokenizer, length, SlidingWindow(length, stride)
-        self._known: dict[str, list[int]] = {}  # the tokens of each word
+        self._known: dict[str, list[int]] = {}  # token ids by word
         self._passages: dict[str, list[Passage]] = {}
 
     def tokens(self, text: str) -> list[TokenSpan]:
-        """Word by word, so that the place of every token is known; [UNK] stands for a word, too."""
+        """Tokenize word by word, so that the offset of every token is known, also of [UNK]."""
         found = []
         for match in WORD.finditer(text):
             word = match.group()
@@ -174,13 +174,13 @@ class PassageCutter:
         return self._passages[context]
 
     def source(self, question: str, passage: Passage) -> list[int]:
-        """What a model reads: the question, EOS, the passage."""
+        """Return the input of a model: question, EOS, passage."""
         asked = [token.id for token in self.tokens(question)]
         return [*asked, self.tokenizer.eos, *(token.id for token in passage.tokens)]
 
 
 class PreparedQuestions(NamedTuple):
-    """All that training reads, and the questions themselves to measure it by."""
+    """The encoded splits, and the held-out questions for evaluation."""
 
     tokenizer: Tokenizer
     cutter: PassageCutter
@@ -194,9 +194,9 @@ class PreparedQuestions(NamedTuple):
 def prepare_squad(
     config: DataConfig, tokenizer_spec: str, *, tokenizer: Tokenizer | None = None, seed: int = 0
 ) -> PreparedQuestions:
-    """Read all splits, train the tokenizer on the training contexts, unless it is given, cut and encode.
+    """Read and encode all splits; the tokenizer is trained on the training data unless it is given.
 
-    Of every question, all passages that answer it are examples, and `data.negatives` others that do not.
+    The examples of a question are all passages that answer it and `data.negatives` others.
     """
     examples, names, warnings = split_examples(config, read_squad)
     if tokenizer is None:
@@ -224,10 +224,10 @@ def prepare_squad(
 def encode_questions(
     questions: Sequence[Question], cutter: PassageCutter, *, negatives: int, seed: int
 ) -> PairedCorpus:
-    """Questions with passages as sources, places as targets."""
+    """Encode questions with passages as sources and answer positions as targets."""
     chosen = list(chosen_passages(questions, cutter, negatives=negatives, seed=seed))
     if not chosen:
-        raise DataError("the questions have no passage to be asked about; give contexts that hold words")
+        raise DataError("the contexts of the questions contain no words; check the data")
     sources, targets = zip(*chosen, strict=True)
     return paired(sources, targets, cutter.tokenizer.vocabulary, cutter.length + 1)
 
@@ -235,8 +235,8 @@ def encode_questions(
 def chosen_passages(
     questions: Sequence[Question], cutter: PassageCutter, *, negatives: int, seed: int
 ) -> Iterator[tuple[list[int], tuple[int, int]]]:
-    """Sources and targets: all passages with the answer, and some without it, drawn by the seed."""
-    chance = random.Random(seed)
+    """Yield sources and targets: all passages with the answer, and a random sample of those without."""
+    rng = random.Random(seed)
     for one in questions:
         passages = [passage for passage in cutter.passages(one.context) if passage.tokens]
         placed = [(passage, _first_place(passage, one.answers)) for passage in passages]
@@ -244,8 +244,8 @@ def chosen_passages(
         others = [passage for passage, place in placed if place is None]
         for passage, place in answering:
             yield cutter.source(one.question, passage), place
-        for passage in chance.sample(others, min(negatives, len(others))):
-            yield cutter.source(one.question, passage), NOT_HERE
+        for passage in rng.sample(others, min(negatives, len(others))):
+            yield cutter.source(one.question, passage), NO_ANSWER
 
 
 def _first_place(passage: Passage, answers: Sequence[Answer]) -> tuple[int, int] | None:
@@ -257,11 +257,11 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def sentences(text: str) -> list[str]:
-    """A text cut after full stops, exclamation and question marks, and at line ends."""
+    """Split a text after full stops, exclamation and question marks, and at line ends."""
     return [part.strip() for part in SENTENCE_END.split(text) if part.strip()]
 
 
 def likeliest_sentence(question: str, context: str) -> str:
-    """The baseline of no model: the first of the sentences that share most words with the question."""
+    """Return the baseline answer: the first sentence that shares most words with the question."""
     asked = set(LETTERS.findall(question.lower()))
     return max(sentences(context) or [""], key=lambda one: len(asked.intersection(LETTERS.findall(one.lower()))))
