@@ -1,4 +1,4 @@
-"""Putting trained runs together, and fitting the gate that weighs them to text which none of them was trained on."""
+"""Combining trained runs into one, with a gate fitted to text that none of them was trained on."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ def mix(
     progress: bool = True,
     reporter: Reporter | None = None,
 ) -> SequenceRun:
-    """Make one run of several over one vocabulary; the words are those of `chainrule mix`.
+    """Combine runs that share a vocabulary into one run. The options are those of `chainrule mix`.
 
-    The gate is fitted to the runs' own validation data, or to `valid` where it is given; test data is scored once,
-    with the gate that came of that. Neither is scored if `scored` is false. The new run holds the weights of its parts
-    and does not need their folders.
+    The gate is fitted to the runs' own validation data, or to `valid` if it is given. The test data is scored once,
+    with the fitted gate. Nothing is scored if `scored` is false. The new run contains the weights of its parts and does
+    not need their folders.
 
     With `neural_cache`, every part that supports one gets a neural cache of that many tokens (`compose.neural_cache`);
     a single run may then be given.
     """
     reporter = reporter or (console_reporter() if progress else Reporter())
-    for word, given, known in (("kind", kind, KINDS), ("gate", gate, GATES)):
+    for option, given, known in (("kind", kind, KINDS), ("gate", gate, GATES)):
         if given not in known:
-            raise ConfigError(f"unknown {word} {given!r}; {nearest(given, known)}")
+            raise ConfigError(f"unknown {option} {given!r}; {nearest(given, known)}")
     if len(runs) < (2 if neural_cache is None else 1):
-        raise ConfigError(f"{len(runs)} run was given; name at least two to put together")
+        raise ConfigError(f"mix needs at least two runs, got {len(runs)}; give more, or one with --neural-cache")
     folder = RunFolder(Path(out))
     folder.require_free()
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = [load(path, SequenceRun, device=device) for path in runs]  # type: ignore[type-abstract]  # none is made
+    opened = [load(path, SequenceRun, device=device) for path in runs]  # type: ignore[type-abstract]  # not instantiated
     _require_one_vocabulary(opened)
     held_out = _held_out(opened, valid, reporter)
     parts = [run.autoregressive for run in opened]
@@ -125,7 +125,7 @@ def _fit(model: Blend, corpus: Corpus, seed: int, reporter: Reporter) -> GateFit
 
 
 def _require_one_vocabulary(runs: Sequence[SequenceRun]) -> None:
-    """Token 17 must be the same word to all of them."""
+    """A token id must mean the same to all runs."""
     first = runs[0]
     for run in runs:
         if run.vocabulary != first.vocabulary or run.model.vocabulary != first.model.vocabulary:
@@ -140,7 +140,7 @@ def _require_one_vocabulary(runs: Sequence[SequenceRun]) -> None:
 
 
 class MixingData(NamedTuple):
-    """What the gate is fitted to, what the whole is tested on, and the settings that say so."""
+    """Validation data for the gate, test data for the result, and the settings that name them."""
 
     valid: Corpus
     test: Corpus | None
@@ -152,7 +152,7 @@ class MixingData(NamedTuple):
 
 
 def _held_out(runs: Sequence[SequenceRun], valid: str | None, reporter: Reporter) -> MixingData:
-    """The runs' own validation data if they agree on it, else the data given; test data if they agree on it."""
+    """The given validation data, or that of the runs if all have the same; test data if all have the same."""
     config = runs[0].config.data
     if valid is not None:
         if valid in {run.config.data.test for run in runs}:
@@ -195,7 +195,7 @@ def _test(data: DataConfig) -> object:
 
 
 def _card(run: SequenceRun, parts: Sequence[SequenceRun], found: GateFit | None) -> str:
-    """The card of any run, and how this one was put together."""
+    """The card of the run, with a table of its parts."""
     lines = [run.card(), "## Parts", "", "| run | family | nats/token, validation | mean weight |", "|---|---|---|---|"]
     for number, part in enumerate(parts):
         nats, weight = ("", "") if found is None else (f"{found.parts[number]:.4f}", f"{found.weights[number]:.3f}")
@@ -203,9 +203,11 @@ def _card(run: SequenceRun, parts: Sequence[SequenceRun], found: GateFit | None)
     if found is not None:
         note = (
             f"The gate was fitted to {found.predictions:,} predictions of the validation data, so the validation "
-            f"figures above are in-sample for it: {found.before:.4f} nats/token before, {found.after:.4f} after."
+            f"metrics above are in-sample for it: {found.before:.4f} nats/token before, {found.after:.4f} after."
         )
         lines += ["", note]
         if found.gain is not None:
-            lines.append(f"Fitted to one half, following the text saved {found.gain:.4f} nats/token on the other.")
+            lines.append(
+                f"Fitted to one half of the data, the context gate saves {found.gain:.4f} nats/token on the other half."
+            )
     return "\n".join(lines) + "\n"

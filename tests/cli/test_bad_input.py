@@ -15,13 +15,13 @@ from tests.conftest import Command, Outcome
 
 
 def refused(outcome: Outcome, *words: str) -> None:
-    """One line without a traceback that contains the given words."""
+    """The last line, after those of progress, is the only one about the error, and contains the given words."""
     assert outcome.code not in (0, None)
-    lines = [line for line in outcome.err.splitlines() if line.strip()]
-    assert len(lines) == 1, outcome.err
-    assert lines[0].startswith("error ")
+    *progress, last = outcome.err.splitlines()
+    assert last.startswith("error "), outcome.err
+    assert not any("error" in line or "Traceback" in line for line in progress), outcome.err
     for word in words:
-        assert word in lines[0]
+        assert word in last
 
 
 @pytest.fixture

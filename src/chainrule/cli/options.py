@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the two consoles."""
+"""Options shared by several verbs, loading of runs, and output to the terminal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+from chainrule.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from chainrule.tasks.base import Run
@@ -24,15 +26,15 @@ if TYPE_CHECKING:
 output = Console()
 errors = Console(stderr=True)
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table for people.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto for the fastest that is there.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads to compute with; all cores by default.")]
-Checkpoint = Annotated[str, typer.Option(help="best: by validation; last: where training stood.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest one available.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads. Default: all cores.")]
+Checkpoint = Annotated[str, typer.Option(help="best: best weights by validation; last: last checkpoint.")]
 
 
 def use_threads(threads: int | None) -> None:
-    """Set the threads of torch, and of NumPy's BLAS, which reads its number when NumPy is first imported."""
+    """Set the number of threads of torch and of NumPy's BLAS, which reads it when NumPy is first imported."""
     if threads is not None:
         os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
         import torch
@@ -41,13 +43,14 @@ def use_threads(threads: int | None) -> None:
 
 
 def open_run(path: Path, *, device: str = "auto", threads: int | None = None, checkpoint: str = "best") -> Run:
-    """Load a run with the given number of threads."""
+    """Load a run with the given number of threads. A wrong path or option is reported before torch is imported."""
+    if checkpoint not in ("best", "last"):
+        raise ConfigError(f"--checkpoint must be best or last, got {checkpoint!r}")
+    if not path.is_dir():
+        raise RunError(f"no run at {str(path)!r}; check the path")
     use_threads(threads)
-    from chainrule.errors import ConfigError
     from chainrule.tasks import load
 
-    if checkpoint not in ("best", "last"):
-        raise ConfigError(f"--checkpoint takes best or last, got {checkpoint!r}")
     return load(path, device=device, checkpoint=checkpoint)
 
 
@@ -115,12 +118,12 @@ def open_prediction_run(path: Path, **how: Any) -> PredictionRun:
 
 
 def print_json(values: Mapping[str, Any] | Sequence[Any]) -> None:
-    """One JSON value on standard output, and nothing else."""
+    """Print one JSON value to standard output."""
     typer.echo(json.dumps(values, ensure_ascii=False, indent=2))
 
 
 def print_table(rows: Mapping[str, Any], title: str | None = None) -> None:
-    """Names on the left, values on the right."""
+    """Print a table of names and values."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -133,7 +136,7 @@ def print_table(rows: Mapping[str, Any], title: str | None = None) -> None:
 
 
 def show(value: Any) -> str:
-    """A value as people write it."""
+    """Format a value for a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""`chainrule score`: how likely is this text?"""
+"""`chainrule score`: likelihood, or the quality of predictions."""
 
 from __future__ import annotations
 
@@ -36,23 +36,20 @@ BITS = (1, 2, 3, 5, 8, 12)
 def score(
     run: RunPath,
     data: Annotated[
-        str | None, typer.Option(help="What to score, in the same forms as for training.", show_default=False)
+        str | None, typer.Option(help="Data to score, in the same forms as for training.", show_default=False)
     ] = None,
-    text: Annotated[str | None, typer.Option(help="A text to score, as it stands.", show_default=False)] = None,
+    text: Annotated[str | None, typer.Option(help="Text to score.", show_default=False)] = None,
     source: Annotated[
         str | None,
-        typer.Option(
-            help="Of a run that translates: the source of the text, or the file of sources.", show_default=False
-        ),
+        typer.Option(help="Translation: source of --text, or file of sources of --data.", show_default=False),
     ] = None,
     task: Annotated[
-        str, typer.Option(help="likelihood, or translation: translate --source and compare with --references.")
+        str,
+        typer.Option(help="likelihood, or translation: translate --source and compare with --references."),
     ] = "likelihood",
     references: Annotated[
         Path | None,
-        typer.Option(
-            help="With --task translation: a file with the right translation of each line.", show_default=False
-        ),
+        typer.Option(help="With --task translation: file of reference translations, line by line.", show_default=False),
     ] = None,
     beam: Beam = 5,
     length_penalty: LengthPenalty = 1.0,
@@ -61,21 +58,23 @@ def score(
     shortlist: Shortlist = False,
     batch: BatchSize = 32,
     target_language: Annotated[
-        str | None, typer.Option(help="With --task translation: zh lets BLEU cut Chinese.", show_default=False)
+        str | None,
+        typer.Option(help="With --task translation: language for BLEU, such as zh.", show_default=False),
     ] = None,
     per_token: Annotated[
-        bool, typer.Option("--per-token", help="Also each token's surprisal and what was expected instead.")
+        bool,
+        typer.Option("--per-token", help="Also print each token's surprisal and alternatives."),
     ] = False,
-    alternatives: Annotated[int, typer.Option(min=1, help="With --per-token: how many alternatives.")] = 5,
+    alternatives: Annotated[int, typer.Option(min=1, help="With --per-token: number of alternatives.")] = 5,
     picture: Annotated[
         Path | None,
-        typer.Option(help="Of a classifier or a tagger: draw the confusion matrix here, as .png.", show_default=False),
+        typer.Option(help="Classifiers and taggers: write the confusion matrix as a .png file.", show_default=False),
     ] = None,
     stride: Annotated[
         int | None,
         typer.Option(
-            help="Tokens that a window moves by, for models with a context; smaller is better and slower. "
-            "By default half the context.",
+            help="Stride of the sliding window, in tokens, for models with a limited context. A smaller stride gives "
+            "more context and takes longer. Default: half the context.",
             show_default=False,
         ),
     ] = None,
@@ -84,15 +83,20 @@ def score(
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Score a text: nats/token, bits/byte, perplexity, accuracy, and the protocol they were measured by.
+    """Score data: nats/token, bits/byte, perplexity, accuracy, and the protocol of the measurement.
 
-    Bits per byte refer to the raw text, so runs with different tokenizers compare. The result is kept in
-    RUN/scores.jsonl.
+    Bits per byte refer to the raw text, so runs with different tokenizers are comparable. The score is appended to
+    RUN/scores.jsonl. Examples:
 
-    With --task translation, the lines of a file are translated and compared with references: BLEU, chrF, exact
-    match, and nats/token of the references.
+        chainrule score runs/gpt --text "How likely is this?" --per-token
 
-    Labels, tags and answers are compared with those in --data: accuracy and macro-F1, or exact match and F1.
+        chainrule score runs/gpt --data test.txt --json
+
+        chainrule score runs/en-de --task translation --source test.en --references test.de
+
+    With --task translation, the source file is translated and compared with the references: BLEU, chrF, exact match,
+    and nats/token of the references. Runs that predict labels, tags or answers are compared with the annotations in
+    --data: accuracy and macro-F1, entity F1, or exact match and F1.
     """
     if task not in ("likelihood", "translation"):
         raise ConfigError(f"--task takes likelihood or translation, got {task!r}")

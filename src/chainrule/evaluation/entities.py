@@ -51,8 +51,8 @@ def entities(tags: Sequence[str]) -> Iterator[Entity]:
 def entity_score(correct: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> EntityScore:
     """Compare the entities of predicted tags with those of the correct ones, sentence by sentence."""
     hits = found = wanted = 0
-    for right, guess in zip(correct, predicted, strict=True):
-        ours, theirs = set(entities(guess)), set(entities(right))
+    for right, output in zip(correct, predicted, strict=True):
+        ours, theirs = set(entities(output)), set(entities(right))
         hits, found, wanted = hits + len(ours & theirs), found + len(ours), wanted + len(theirs)
     precision, recall = hits / max(1, found), hits / max(1, wanted)
     return EntityScore(precision, recall, 2 * hits / max(1, found + wanted), wanted)
