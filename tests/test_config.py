@@ -18,7 +18,7 @@ def test_overrides_are_read_as_toml_or_else_as_a_string() -> None:
     assert values["data"] == {"field": "body text"}
 
 
-def test_overriding_leaves_the_original_as_it_was() -> None:
+def test_overriding_does_not_modify_the_original() -> None:
     original = {"model": {"order": 3}}
     apply_overrides(original, ["model.order=7"])
     assert original == {"model": {"order": 3}}
@@ -50,7 +50,7 @@ def test_a_config_survives_its_file(tmp_path: Path) -> None:
         ({"family": "gpt", "data": {"train": "x", "valid_fraction": 1.5}}, "'data.valid_fraction' got 1.5"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_it(values: dict[str, object], message: str) -> None:
+def test_an_invalid_setting_is_a_one_line_error(values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         RunConfig.parse(values)
     assert message in str(caught.value)

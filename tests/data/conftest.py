@@ -9,7 +9,7 @@ from chainrule.data.text import open_source
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
-    """No test sees what another one, or the user, has cached."""
+    """Give every test an empty cache."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("CHAINRULE_CACHE", str(folder))
     return folder

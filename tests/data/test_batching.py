@@ -16,13 +16,13 @@ from chainrule.types import Batch
 
 
 def stream(length: int) -> Corpus:
-    """Tokens that tell where they stand."""
+    """Return a stream whose tokens are their positions."""
     tokens = np.arange(length, dtype=np.uint32)
     return Corpus(tokens=tokens, offsets=None, bytes=length, characters=length, words=1, unknown=0, fingerprint="")
 
 
 def collection(lengths: list[int]) -> Corpus:
-    """Documents whose tokens tell where they stand."""
+    """Return documents whose tokens are their positions."""
     offsets = np.cumsum([0, *lengths])
     total = int(offsets[-1])
     tokens = np.arange(total, dtype=np.uint32)
@@ -47,7 +47,7 @@ def pairs() -> PairedCorpus:
 
 @pytest.fixture(params=FEEDS)
 def feed(request):
-    """Makes one of the four feeds, for a single process or for one of several."""
+    """Return one of the four feeds, for one process of one or several."""
     return FEEDS[request.param]
 
 
@@ -79,7 +79,7 @@ def test_two_feeds_with_one_seed_give_the_same_batches(feed):
         assert rows(one.batch(position)) == rows(other.batch(position))
 
 
-def test_resuming_anywhere_is_carrying_on(feed):
+def test_batches_depend_only_on_the_position(feed):
     continuous = feed()
     places = positions(continuous, 70)
     assert places[-1].epoch > 0
@@ -91,7 +91,7 @@ def test_resuming_anywhere_is_carrying_on(feed):
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_shards_are_the_whole(feed, world):
+def test_the_shards_of_all_processes_are_the_whole_batch(feed, world):
     whole = feed()
     shards = [feed(rank=rank, world=world) for rank in range(world)]
     for position in positions(whole, 40):
@@ -107,7 +107,7 @@ def test_epochs_differ(feed):
     assert epoch_rows(feed(), 0) != epoch_rows(feed(), 1)
 
 
-def test_another_seed_is_another_order():
+def test_another_seed_gives_another_order():
     assert epoch_rows(Windows(stream(500), 4, 8, seed=0), 0) != epoch_rows(Windows(stream(500), 4, 8, seed=1), 0)
 
 
@@ -127,7 +127,7 @@ def test_ids_are_int64(feed):
 
 @given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 20), st.integers(0, 5))
 @settings(deadline=None)
-def test_an_epoch_of_windows_visits_every_token_at_most_once_and_leaves_out_little(length, count, width, epoch):
+def test_an_epoch_of_windows_contains_every_token_at_most_once_and_drops_few(length, count, width, epoch):
     assume(length >= width)
     feed = Windows(stream(length), rows=count, length=width, seed=0)
     found = epoch_rows(feed, epoch)
@@ -137,18 +137,18 @@ def test_an_epoch_of_windows_visits_every_token_at_most_once_and_leaves_out_litt
     assert length - len(tokens) < 2 * width + feed.rows * width
 
 
-def test_windows_start_elsewhere_in_another_epoch():
+def test_the_offset_of_windows_varies_by_epoch():
     feed = Windows(stream(1000), rows=4, length=16, seed=0)
     assert len({epoch_rows(feed, epoch)[0][0] % 16 for epoch in range(20)}) > 5
 
 
-def test_windows_come_in_another_order_in_another_epoch():
+def test_the_order_of_windows_varies_by_epoch():
     feed = Windows(stream(1000), rows=4, length=16, seed=0)
     orders = {tuple(row[0] // 16 for row in epoch_rows(feed, epoch)[:8]) for epoch in range(10)}
     assert len(orders) == 10
 
 
-def test_a_short_text_makes_batches_of_all_its_windows():
+def test_a_batch_of_a_short_text_contains_all_its_windows():
     feed = Windows(stream(40), rows=64, length=8, seed=0)
     assert feed.rows == 4
     assert feed.batch(START).target.ids.shape == (4, 8)
@@ -156,7 +156,7 @@ def test_a_short_text_makes_batches_of_all_its_windows():
 
 @given(st.integers(2, 400), st.integers(1, 9), st.integers(1, 20), st.integers(0, 5))
 @settings(deadline=None)
-def test_lanes_run_on_through_an_epoch_and_visit_every_target_once(length, count, width, epoch):
+def test_lanes_are_contiguous_and_contain_every_target_once(length, count, width, epoch):
     assume(length > width)
     feed = Lanes(stream(length), rows=count, length=width, seed=0)
     segments = [feed.batch(Position(epoch, index)) for index in range(feed.batches_per_epoch(epoch))]
@@ -170,7 +170,7 @@ def test_lanes_run_on_through_an_epoch_and_visit_every_target_once(length, count
     assert length - len(targets) < feed.rows
 
 
-def test_a_short_text_gets_fewer_lanes():
+def test_a_short_text_has_fewer_lanes():
     assert Lanes(stream(40), rows=64, length=8, seed=0).rows == 5
 
 
@@ -188,7 +188,7 @@ def test_an_epoch_of_documents_is_every_document_in_pieces(longest):
         assert sorted(epoch_rows(feed, epoch)) == expected
 
 
-def test_batches_of_documents_hold_the_budget_and_little_padding():
+def test_batches_of_documents_respect_the_budget_and_have_little_padding():
     feed = Documents(collection(LENGTHS), batch_tokens=256, longest=None, seed=0)
     sizes = [feed.batch(Position(0, index)).target.ids.numel() for index in range(feed.batches_per_epoch(0))]
     assert max(sizes) <= 256
@@ -196,7 +196,7 @@ def test_batches_of_documents_hold_the_budget_and_little_padding():
     assert feed.batches_per_epoch(0) < 1.3 * sum(LENGTHS) / 256
 
 
-def test_batches_of_documents_do_not_come_in_the_order_of_length():
+def test_batches_of_documents_are_not_ordered_by_length():
     feed = Documents(collection(LENGTHS), batch_tokens=256, longest=None, seed=0)
     widths = [feed.batch(Position(0, index)).target.ids.shape[1] for index in range(feed.batches_per_epoch(0))]
     assert sum(after < before for before, after in pairwise(widths)) > 0.3 * len(widths)
@@ -227,7 +227,7 @@ def test_an_epoch_of_pairs_is_every_target_with_its_own_source():
         assert sorted(found) == [(tuple(source.tolist()), tuple(target.tolist())) for source, target in corpus.ids()]
 
 
-def test_batches_of_pairs_hold_the_budget_on_both_sides_and_little_padding():
+def test_batches_of_pairs_respect_the_budget_on_both_sides_and_have_little_padding():
     feed = Pairs(pairs(), batch_tokens=256, seed=0)
     batches = [feed.batch(Position(0, index)) for index in range(feed.batches_per_epoch(0))]
     assert max(max(batch.source.ids.numel(), batch.target.ids.numel()) for batch in batches) <= 256
@@ -235,7 +235,7 @@ def test_batches_of_pairs_hold_the_budget_on_both_sides_and_little_padding():
     assert sum(batch.source.ids.numel() for batch in batches) < 1.3 * sum(SOURCES)
 
 
-def test_pairs_that_a_model_cannot_read_are_left_out_and_counted():
+def test_pairs_longer_than_the_context_are_dropped_and_counted():
     feed = Pairs(pairs(), batch_tokens=256, seed=0, longest=(40, 50))
     fitting = [target for source, target in zip(SOURCES, LENGTHS, strict=True) if source <= 40 and target <= 50]
     assert sorted(map(len, epoch_rows(feed, 0))) == sorted(fitting)
@@ -245,7 +245,7 @@ def test_pairs_that_a_model_cannot_read_are_left_out_and_counted():
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 60), st.integers(1, 100))
-def test_cutting_into_batches_is_what_a_loop_over_rows_does(lengths, pool, budget):
+def test_cut_batches_equals_a_loop_over_rows(lengths, pool, budget):
     lengths = [n for start in range(0, len(lengths), pool) for n in sorted(lengths[start : start + pool], reverse=True)]
     expected = []
     for index, _ in enumerate(lengths):
@@ -261,7 +261,7 @@ def test_documents_are_cut_into_consecutive_pieces():
     assert lengths.tolist() == [2, 2, 1, 1, 2, 2]
 
 
-def test_a_text_shorter_than_a_row_says_what_to_set():
+def test_the_error_for_a_text_shorter_than_a_row_names_the_setting():
     with pytest.raises(DataError, match=r"has 10 tokens, but a row needs 16; set model.context to at most 10"):
         Windows(stream(10), rows=1, length=16, seed=0)
     with pytest.raises(DataError, match=r"has 16 tokens, but a row needs 17; set train.segment to at most 15"):

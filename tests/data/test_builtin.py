@@ -18,6 +18,6 @@ def test_prose_is_english_and_python_is_code(source):
     assert "\nimport " in next(source("builtin:python").pieces())
 
 
-def test_an_unknown_builtin_gets_the_nearest(source):
+def test_the_error_for_an_unknown_builtin_suggests_the_nearest(source):
     with pytest.raises(DataError, match="did you mean 'prose'"):
         source("builtin:prosa")

@@ -1,4 +1,4 @@
-"""Sentences with tags: CoNLL-U as its definition says, and plain columns."""
+"""Tagged sentences: CoNLL-U and plain columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chainrule.config import DataConfig
-from chainrule.data.conllu import prepare_tagged, read_tagged, spelled
+from chainrule.data.conllu import joined_words, prepare_tagged, read_tagged
 from chainrule.errors import ChainruleError
 from tests.conftest import RealData
 
@@ -33,7 +33,7 @@ def sentences(folder: Path, name: str, content: str, **settings: str) -> list[tu
 
 
 @pytest.mark.parametrize("name", ["a.conllu", "a.txt"])
-def test_words_of_several_tokens_and_of_none_are_passed_over(tmp_path: Path, name: str) -> None:
+def test_multiword_tokens_and_empty_nodes_are_skipped(tmp_path: Path, name: str) -> None:
     content = UNIVERSAL if name == "a.conllu" else "\n".join(UNIVERSAL.split("\n")[2:])  # known by its columns
     assert sentences(tmp_path, name, content) == [
         (("I", "do", "n't", "."), ("PRON", "AUX", "PART", "PUNCT")),
@@ -63,9 +63,7 @@ def test_a_word_and_its_tag_in_two_columns(tmp_path: Path) -> None:
         (UNIVERSAL, {"tag_column": "POS"}, "data.tag_column is 'POS'; did you mean"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_line(
-    tmp_path: Path, content: str, settings: dict[str, str], message: str
-) -> None:
+def test_errors_name_the_line(tmp_path: Path, content: str, settings: dict[str, str], message: str) -> None:
     with pytest.raises(ChainruleError, match=message):
         sentences(tmp_path, "a.conllu", content, **settings)
 
@@ -75,7 +73,7 @@ def test_a_word_without_a_tag_is_refused(tmp_path: Path) -> None:
         sentences(tmp_path, "a.tsv", "The\tD\ndog\n")
 
 
-def test_a_tag_that_training_lacks_is_refused(tmp_path: Path) -> None:
+def test_a_tag_unseen_in_training_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("The\tDET\ndog\tNOUN\n")
     (tmp_path / "valid.tsv").write_text("The\tDET\n\nbig\tADJ\n")
     config = DataConfig(train=str(tmp_path / "train.tsv"), valid=str(tmp_path / "valid.tsv"))
@@ -91,7 +89,7 @@ def test_a_tag_for_each_word_and_a_line_end_after_each(tmp_path: Path) -> None:
     config = DataConfig(train=str(tmp_path / "train.tsv"), valid=str(tmp_path / "valid.tsv"))
     prepared = prepare_tagged(config, "chars")
     texts = [prepared.tokenizer.decode(source) for source, _ in prepared.train.ids()]
-    assert texts == [spelled(["The", "dog"]), "Big\ndogs\nbark\n"]
+    assert texts == [joined_words(["The", "dog"]), "Big\ndogs\nbark\n"]
     assert [[prepared.labels[tag] for tag in target] for _, target in prepared.train.ids()] == [
         ["D", "N"],
         ["A", "N", "V"],

@@ -31,7 +31,7 @@ def tokenizer_of(text: str, spec: str = "chars"):
 
 
 def unreadable(monkeypatch) -> None:
-    """From here on, reading any text is a failure of the test."""
+    """Make any further reading of text fail the test."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("the source was read again")
@@ -105,7 +105,7 @@ def test_a_second_preparation_does_not_read_the_source(path, monkeypatch):
     assert second.tokenizer.to_json() == first.tokenizer.to_json()
 
 
-def test_whatever_changes_the_tokens_changes_the_fingerprint(path, source):
+def test_every_change_of_the_tokens_changes_the_fingerprint(path, source):
     tokenizer = tokenizer_of(LINES)
     builds = [
         Corpus.build(source(path), tokenizer),
@@ -123,7 +123,7 @@ def test_whatever_changes_the_tokens_changes_the_fingerprint(path, source):
     assert len({corpus.fingerprint for corpus in builds}) == len(builds)
 
 
-def test_tokenizers_of_two_kinds_are_not_confused_though_they_hold_the_same(path, source):
+def test_the_fingerprint_includes_the_kind_of_tokenizer(path, source):
     class Other(Bytes):
         kind = "other"
 
@@ -146,7 +146,7 @@ def test_a_damaged_entry_is_built_again(path, source, cache, damage):
     assert Corpus.build(source(path), tokenizer).tokens.tolist() == tokenizer.encode(LINES).tolist()
 
 
-def test_builders_at_the_same_time_do_not_clash(path, source, cache):
+def test_concurrent_builders_do_not_conflict(path, source, cache):
     tokenizer = tokenizer_of(LINES)
     barrier = threading.Barrier(4)
     results: list[list[int]] = []
@@ -175,7 +175,7 @@ def test_the_slower_of_two_builders_takes_the_entry_of_the_faster(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "complaint"), [(errno.ENOSPC, "no space left"), (errno.EROFS, "cannot be written")])
-def test_a_full_or_forbidden_disk_leaves_nothing_behind(path, source, cache, monkeypatch, code, complaint):
+def test_a_failed_write_leaves_no_entry(path, source, cache, monkeypatch, code, complaint):
     def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -186,14 +186,14 @@ def test_a_full_or_forbidden_disk_leaves_nothing_behind(path, source, cache, mon
     assert list(cache.iterdir()) == []
 
 
-def test_a_failure_while_reading_leaves_nothing_behind(tmp_path, source, cache):
+def test_a_failed_read_leaves_no_entry(tmp_path, source, cache):
     (tmp_path / "bad.txt").write_bytes(b"good\n" * (1 << 19) + b"\xff")
     with pytest.raises(DataError, match=r"bad\.txt"):
         Corpus.build(source(tmp_path / "bad.txt"), tokenizer_of("good\n"))
     assert list(cache.iterdir()) == []
 
 
-def test_what_killed_processes_left_behind_is_swept(tmp_path):
+def test_unfinished_entries_of_killed_processes_are_deleted(tmp_path):
     root = tmp_path / "cache"
     for name, age in (("old", ABANDONED_AFTER + 100), ("new", 100)):
         folder = root / f"{UNFINISHED}{name}"
@@ -217,7 +217,7 @@ def test_a_text_in_memory_is_a_stream_or_one_document(cache):
     assert not cache.exists()
 
 
-def test_a_text_that_utf_8_cannot_spell_is_counted_as_it_is_encoded():
+def test_lone_surrogates_are_counted_as_they_are_encoded():
     corpus = Corpus.of_text("a\udcff", tokenizer_of("", "bytes"))
     assert len(corpus) == corpus.bytes == 4
 
@@ -250,7 +250,7 @@ def test_documents_are_split_by_count(tmp_path, source):
     assert list(records.pieces(Part(8, 10))) == ["document 8", "document 9"]
 
 
-def test_test_data_is_the_very_end_and_validation_data_the_end_of_what_is_left(tmp_path):
+def test_test_data_is_the_end_and_validation_data_precedes_it(tmp_path):
     (tmp_path / "a.txt").write_text("a" * 72 + "b" * 8 + "c" * 20)
     settings = {"train": str(tmp_path / "a.txt"), "test_fraction": 0.2, "valid_fraction": 0.1}
     prepared = prepare(DataConfig(**settings), "bytes")
@@ -269,7 +269,7 @@ def test_too_little_to_split_is_an_error(tmp_path, source):
         split(source(tmp_path / "a.jsonl"), 0.1)
 
 
-def test_a_count_is_kept(path, source, monkeypatch):
+def test_counts_are_cached(path, source, monkeypatch):
     assert count(source(path)) == len(LINES)
     unreadable(monkeypatch)
     assert count(source(path)) == len(LINES)
@@ -282,7 +282,7 @@ def test_the_tokenizer_is_trained_on_the_training_part_only(tmp_path):
     assert prepared.valid.unknown == len(prepared.valid) == 10
 
 
-def test_tokenizers_of_other_parts_and_specs_are_not_confused(path):
+def test_cached_tokenizers_depend_on_the_part_and_the_spec(path):
     kinds = {
         prepare(DataConfig(train=str(path), valid_fraction=fraction), spec).tokenizer.vocabulary
         for fraction in (0.1, 0.9)
@@ -291,7 +291,7 @@ def test_tokenizers_of_other_parts_and_specs_are_not_confused(path):
     assert len(kinds) >= 5
 
 
-def test_a_tokenizer_that_is_given_is_not_trained(path):
+def test_a_given_tokenizer_is_not_trained(path):
     tokenizer = tokenizer_of("To be")
     prepared = prepare(DataConfig(train=str(path)), "words", tokenizer=tokenizer)
     assert prepared.tokenizer is tokenizer
@@ -324,14 +324,14 @@ def test_validation_and_test_data_may_be_given(tmp_path):
     assert prepared.warnings == ()
 
 
-def test_what_the_training_data_is_holds_for_all_parts(tmp_path):
+def test_all_splits_have_the_unit_of_the_training_data(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"text": "one"}\n')
     (tmp_path / "valid.txt").write_text("two\nthree\n")
     config = DataConfig(train=str(tmp_path / "train.jsonl"), valid=str(tmp_path / "valid.txt"))
     assert prepare(config, "bytes").valid.offsets.tolist() == [0, 4, 10]
 
 
-def test_validation_on_training_data_is_pointed_out(tmp_path):
+def test_validation_on_training_data_is_a_warning(tmp_path):
     (tmp_path / "folder").mkdir()
     for name in ("a.txt", "b.txt"):
         (tmp_path / "folder" / name).write_text("text\n")

@@ -12,7 +12,7 @@ datasets = pytest.importorskip("datasets")
 
 @pytest.fixture(autouse=True)
 def _apart(tmp_path, monkeypatch):
-    """The library's own cache in a temporary folder, and nothing from the network."""
+    """Use a temporary cache of the library, offline."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     hub._load.cache_clear()
@@ -20,7 +20,7 @@ def _apart(tmp_path, monkeypatch):
 
 @pytest.fixture
 def saved(tmp_path):
-    """A dataset as `save_to_disk` leaves it."""
+    """A dataset written by `save_to_disk`."""
     splits = {"train": ["one", "", "two\nlines"], "validation": ["three", None]}
     folder = tmp_path / "saved"
     tables = {name: datasets.Dataset.from_dict({"text": texts}) for name, texts in splits.items()}
@@ -40,7 +40,7 @@ def test_a_split_can_be_named(saved, source):
     assert list(source(f"hub:{saved}::validation").pieces()) == ["three"]
 
 
-def test_the_name_of_a_saved_folder_may_hold_a_colon(saved, source):
+def test_the_name_of_a_saved_folder_may_contain_a_colon(saved, source):
     folder = saved.rename(saved.with_name("a:b"))
     assert list(source(folder).pieces()) == ["one", "two\nlines"]
 
@@ -94,7 +94,7 @@ def test_without_a_network_the_error_says_so(source):
         list(source("hub:Salesforce/wikitext:wikitext-103-raw-v1").pieces())
 
 
-def test_a_wrong_config_is_told_in_the_words_of_the_library(tmp_path, source):
+def test_the_error_for_a_wrong_config_is_that_of_the_library(tmp_path, source):
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "train.jsonl").write_text('{"text": "t"}\n')
     with pytest.raises(DataError, match=r"'nope' not found\. Available"):

@@ -1,4 +1,4 @@
-"""Images from idx, arrays and folders: what they become, and one clear line where they cannot become anything."""
+"""Images from idx files, arrays and folders: encoding, splits and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def saved(path: Path, **arrays: np.ndarray) -> Path:
 
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"])
 @pytest.mark.parametrize("labels", ["train-labels-idx1-ubyte", "train-labels-idx1-ubyte.gz"])
-def test_idx_files_bring_the_labels_beside_them(tmp_path: Path, name: str, labels: str) -> None:
+def test_idx_labels_are_read_from_the_file_beside_the_images(tmp_path: Path, name: str, labels: str) -> None:
     array = pixels(4, 3, 5)
     spec = str(idx(tmp_path / name, array))
     assert read_images(spec).classes == ()
@@ -57,7 +57,7 @@ def test_idx_files_bring_the_labels_beside_them(tmp_path: Path, name: str, label
 
 
 @pytest.mark.parametrize("keys", [("train", "valid", "test"), ("x_train", "x_val", "x_test"), ("images", None, None)])
-def test_an_archive_may_hold_all_splits(tmp_path: Path, keys: tuple[str, ...]) -> None:
+def test_an_npz_file_may_contain_all_splits(tmp_path: Path, keys: tuple[str, ...]) -> None:
     parts = {key: pixels(size, 2, 2) for key, size in zip(keys, (20, 5, 3), strict=True) if key}
     found = prepare_images(DataConfig(train=str(saved(tmp_path / "all.npz", **parts))))
     if keys[1] is None:
@@ -74,7 +74,7 @@ def test_one_array_of_many_can_be_named(tmp_path: Path) -> None:
         read_images(f"{path}:othr")
 
 
-def test_packed_bits_are_known_by_their_number(tmp_path: Path) -> None:
+def test_packed_bits_are_detected_by_their_size(tmp_path: Path) -> None:
     bits = pixels(6, 3, 5, levels=2)
     path = saved(tmp_path / "bits.npz", train=np.packbits(bits.reshape(6, -1), axis=1))
     found = read_images(str(path), shape=(3, 5))
@@ -87,13 +87,13 @@ def test_packed_bits_are_known_by_their_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_channels_may_stand_first_or_last(tmp_path: Path, last: bool) -> None:
+def test_channels_may_be_the_first_or_the_last_axis(tmp_path: Path, last: bool) -> None:
     array = pixels(4, 5, 6, 3)
     np.save(tmp_path / "x.npy", array if last else array.transpose(0, 3, 1, 2))
     assert (read_images(str(tmp_path / "x.npy")).pixels == array).all()
 
 
-def test_the_sequence_of_an_image_goes_by_rows_columns_and_channels(tmp_path: Path) -> None:
+def test_an_image_is_a_sequence_of_rows_columns_and_channels(tmp_path: Path) -> None:
     array = pixels(1, 2, 2, 3)
     path = saved(tmp_path / "x.npz", train=array)
     found = read_images(str(path))
@@ -101,7 +101,7 @@ def test_the_sequence_of_an_image_goes_by_rows_columns_and_channels(tmp_path: Pa
     assert tokens.tolist() == [*array[0, 0, 0], *array[0, 0, 1], *array[0, 1, 0], *array[0, 1, 1]]
 
 
-def test_a_folder_of_pictures_has_classes_by_its_folders(tmp_path: Path) -> None:
+def test_subfolders_are_the_classes_of_images(tmp_path: Path) -> None:
     for number in range(12):
         picture(tmp_path / ("cat", "dog")[number % 2] / f"{number}.png", np.full((3, 4), number))
     found = read_images(str(tmp_path))
@@ -111,7 +111,7 @@ def test_a_folder_of_pictures_has_classes_by_its_folders(tmp_path: Path) -> None
     assert len(set(found.labels[-4:].tolist())) == 2  # a share cut from the end has both
 
 
-def test_a_folder_is_what_most_of_its_files_are(tmp_path: Path) -> None:
+def test_a_folder_is_of_images_if_most_of_its_files_are(tmp_path: Path) -> None:
     picture(tmp_path / "cover.png", np.zeros((2, 2)))
     assert is_images(str(tmp_path))
     for chapter in range(2):
@@ -119,7 +119,7 @@ def test_a_folder_is_what_most_of_its_files_are(tmp_path: Path) -> None:
     assert not is_images(str(tmp_path))
 
 
-def test_one_coloured_picture_makes_all_coloured(tmp_path: Path) -> None:
+def test_one_coloured_image_makes_all_images_three_channel(tmp_path: Path) -> None:
     picture(tmp_path / "grey.png", np.full((2, 2), 7))
     picture(tmp_path / "red.jpg", np.full((2, 2, 3), (200, 0, 0)))
     found = read_images(str(tmp_path))
@@ -127,7 +127,7 @@ def test_one_coloured_picture_makes_all_coloured(tmp_path: Path) -> None:
     assert [7, 7, 7] in found.pixels[:, 0, 0].tolist()
 
 
-def test_two_levels_are_a_threshold_and_any_number_equal_parts(tmp_path: Path) -> None:
+def test_levels_are_equal_intervals_of_brightness(tmp_path: Path) -> None:
     ramp = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
     found = read_images(str(saved(tmp_path / "x.npz", train=ramp)))
     halves, quarters = (encode(found, form_of(found, levels), "x").target.tokens for levels in (2, 4))
@@ -136,8 +136,8 @@ def test_two_levels_are_a_threshold_and_any_number_equal_parts(tmp_path: Path) -
     assert brightness(np.array([0, 1, 3], np.uint8), form_of(found, 4)).tolist() == [0, 85, 255]
 
 
-def test_levels_of_held_out_images_are_those_of_training(tmp_path: Path) -> None:
-    """Even where they happen to hold no bright pixel."""
+def test_held_out_images_have_the_levels_of_training(tmp_path: Path) -> None:
+    """Even if they contain no bright pixel."""
     path = saved(tmp_path / "x.npz", train=np.full((10, 2, 2), 16), test=np.full((2, 2, 2), 3))
     found = prepare_images(DataConfig(train=str(path), levels=2, valid_fraction=0.5))
     assert found.form.depth == 17
@@ -145,7 +145,7 @@ def test_levels_of_held_out_images_are_those_of_training(tmp_path: Path) -> None
     assert set(found.test.target.tokens.tolist()) == {0}
 
 
-def test_splits_are_cut_where_the_settings_say(tmp_path: Path) -> None:
+def test_splits_follow_the_settings(tmp_path: Path) -> None:
     array = np.arange(20, dtype=np.uint8).reshape(20, 1, 1).repeat(2, axis=2)
     spec = str(saved(tmp_path / "x.npz", images=array))
     config = DataConfig(train=spec, valid_fraction=0.25, test_fraction=0.2, valid_at="start")
@@ -155,7 +155,7 @@ def test_splits_are_cut_where_the_settings_say(tmp_path: Path) -> None:
     assert firsts == [list(range(4)), list(range(4, 16)), list(range(16, 20))]
 
 
-def test_digits_are_there_without_a_download() -> None:
+def test_digits_need_no_download() -> None:
     pytest.importorskip("sklearn")
     found = prepare_images(DataConfig(train="builtin:digits"))
     assert (found.form.shape, found.form.levels, len(found.form.classes)) == ((1, 8, 8), 17, 10)
@@ -245,7 +245,7 @@ def empty_folder(folder: Path) -> str:
         (empty_folder, "no PNG or JPEG"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, make: Callable[[Path], str], said: str) -> None:
+def test_errors_in_images_are_one_line(tmp_path: Path, make: Callable[[Path], str], said: str) -> None:
     with pytest.raises(ChainruleError, match=said) as caught:
         read_images(make(tmp_path))
     assert "\n" not in str(caught.value)
@@ -262,7 +262,7 @@ def test_images_of_another_size_or_class_are_refused(tmp_path: Path) -> None:
         encode(stranger, form, "c")
 
 
-def test_more_levels_than_there_are_cannot_be_had(tmp_path: Path) -> None:
+def test_more_levels_than_in_the_data_are_refused(tmp_path: Path) -> None:
     spec = str(saved(tmp_path / "a.npz", train=pixels(9, 2, 2, levels=4)))
     with pytest.raises(DataError, match="at most"):
         prepare_images(DataConfig(train=spec, levels=300))

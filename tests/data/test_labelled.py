@@ -1,4 +1,4 @@
-"""Texts with labels: what is read from which file, and what is refused."""
+"""Labelled texts: file formats, encoding and errors."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def test_tables_and_records_give_the_same_examples(
         ("a.jsonl", '{"text": "good", "label": 1\n', "line 1 of .* is not valid JSON"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_line(
-    tmp_path: Path, name: str, content: str | bytes, message: str
-) -> None:
+def test_errors_name_the_line(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         examples(written(tmp_path, name, content))
     assert "\n" not in str(caught.value)
@@ -89,7 +87,7 @@ def test_an_unknown_label_in_validation_data_is_refused(tmp_path: Path) -> None:
         prepare_labelled(DataConfig(train=str(train), valid=str(valid)), "words")
 
 
-def test_one_label_is_no_choice(tmp_path: Path) -> None:
+def test_a_single_label_is_refused(tmp_path: Path) -> None:
     train = written(tmp_path, "train.tsv", "good\t1\nfine\t1\n")
     with pytest.raises(ChainruleError, match="all 1 training examples have the label '1'"):
         prepare_labelled(DataConfig(train=str(train)), "words")

@@ -1,4 +1,4 @@
-"""Pairs of texts: where they come from, which of them are kept, and what they become."""
+"""Pairs of texts: sources, cleaning and encoding."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def prepared(tokenizer: str = "bytes", source_tokenizer: str | None = None, **da
 
 
 def texts(found: PreparedPairs, split: str = "train") -> list[tuple[str, str]]:
-    """The pairs that the tokens of a split stand for."""
+    """Decode the pairs of a split."""
     source, target = found.tokenizers
     return [(source.decode(one), target.decode(other)) for one, other in getattr(found, split).ids()]
 
@@ -61,7 +61,7 @@ def message(**data: object) -> str:
 # Where pairs come from
 
 
-def test_two_files_are_read_line_by_line_and_the_end_is_held_out(files):
+def test_two_files_are_paired_by_line_and_split_at_the_end(files):
     found = prepared(**files, valid_fraction=0.2)
     assert texts(found) == list(zip(ENGLISH[:8], GERMAN[:8], strict=True))
     assert texts(found, "valid") == list(zip(ENGLISH[8:], GERMAN[8:], strict=True))
@@ -92,7 +92,7 @@ def test_a_table_has_two_columns_by_number_or_by_name(tmp_path):
     assert "no field 'fr', only de, en, id" in message(train=headed, source_field="fr", target_field="de")
 
 
-def test_records_have_two_fields_or_a_translation_that_has_them(tmp_path):
+def test_records_have_two_fields_possibly_inside_translation(tmp_path):
     rows = list(zip(ENGLISH, GERMAN, strict=True))
     flat = lines(tmp_path / "a.jsonl", [json.dumps({"source": one, "target": other}) for one, other in rows])
     assert texts(prepared(train=flat))[0] == ("a dog", "ein Hund")
@@ -103,7 +103,7 @@ def test_records_have_two_fields_or_a_translation_that_has_them(tmp_path):
     assert "no field 'source', only de, en; set data.source_field" in wrong
 
 
-def test_a_hub_dataset_is_translated_in_the_order_of_its_config(tmp_path, monkeypatch):
+def test_the_config_name_of_a_hub_dataset_determines_the_direction(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     pairs = [{"de": other, "en": one} for one, other in zip(ENGLISH, GERMAN, strict=True)]
     splits = {"train": pairs[:6], "validation": pairs[6:8], "test": pairs[8:]}
@@ -154,7 +154,7 @@ def test_dates_are_twenty_thousand_pairs_with_one_translation_each_and_no_source
         ("3/5/21", "05.03.21"),
     ],
 )
-def test_every_form_of_a_date_has_its_german_one(english, german, monkeypatch):
+def test_every_date_pattern_has_its_german_form(english, german, monkeypatch):
     import datetime
     import random
 
@@ -173,7 +173,7 @@ def test_dates_need_an_extra(monkeypatch):
 # Which are kept
 
 
-def test_what_was_dropped_is_counted_by_reason_and_told(tmp_path):
+def test_dropped_pairs_are_counted_by_reason_and_reported(tmp_path):
     pairs = [
         ("a dog", "ein Hund"),
         ("", "nichts"),
@@ -215,7 +215,7 @@ def test_the_rules_are_settings(tmp_path):
     assert ("hut", "Hütte") not in texts(prepared(**data, max_side_bytes=5))  # ü is two bytes
 
 
-def test_the_same_text_on_both_sides_is_warned_of_or_dropped(tmp_path):
+def test_pairs_with_equal_sides_are_a_warning_or_dropped(tmp_path):
     one = lines(tmp_path / "a.en", ENGLISH)
     assert any("10 of 10 pairs have the same text" in line for line in prepared(source=one, train=one).warnings)
     left = message(source=one, train=one, identical="drop")
@@ -276,7 +276,7 @@ def test_a_plain_text_is_not_pairs(tmp_path):
 # What they become
 
 
-def test_both_sides_share_a_vocabulary_unless_asked_otherwise(files):
+def test_both_sides_share_a_vocabulary_by_default(files):
     joint = prepared("bpe:300", **files).tokenizers
     assert joint.source is joint.target
     separate = prepared("chars", **files, separate_vocabularies=True).tokenizers
@@ -291,7 +291,7 @@ def test_every_document_ends_with_eos_on_both_sides(files):
         assert 0 not in source[:-1]
 
 
-def test_the_second_time_everything_is_in_the_cache(files, monkeypatch):
+def test_prepared_pairs_are_cached(files, monkeypatch):
     first = prepared(**files)
     monkeypatch.setattr("chainrule.data.cleaning.Cleaner.clean", lambda *_: pytest.fail("cleaned again"))
     monkeypatch.setattr("chainrule.data.corpus._write", lambda *_: pytest.fail("encoded again"))

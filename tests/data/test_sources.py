@@ -19,7 +19,7 @@ TEXT = "Äpfel und Birnen\n\n  eingerückt\r\nletzte Zeile ohne Ende"
 
 
 def message(source, spec, **settings) -> str:
-    """The error that reading a spec ends with."""
+    """Return the error of reading a spec."""
     with pytest.raises(DataError) as caught:
         list(source(spec, **settings).pieces())
     assert "\n" not in str(caught.value)
@@ -40,7 +40,7 @@ def zstd(data: bytes) -> bytes:
         ("a.txt.zst", zstd),
     ],
 )
-def test_a_file_is_read_as_it_is_whatever_it_is_compressed_with(tmp_path, source, name, pack):
+def test_compressed_files_are_read_like_plain_ones(tmp_path, source, name, pack):
     (tmp_path / name).write_bytes(pack(TEXT.encode()))
     assert "".join(source(tmp_path / name).pieces()) == TEXT
 
@@ -79,12 +79,12 @@ def test_a_byte_order_mark_is_dropped_at_the_start_only(tmp_path, source):
     assert "".join(text.read_text(tmp_path / "a.txt", chunk=1)) == "one\ufefftwo"
 
 
-def test_a_character_cut_by_a_chunk_is_read_whole(tmp_path, source, monkeypatch):
+def test_a_character_split_between_chunks_is_decoded(tmp_path, source, monkeypatch):
     (tmp_path / "a.txt").write_text(TEXT * 3, encoding="utf-8", newline="")
     assert "".join(text.read_text(tmp_path / "a.txt", chunk=1)) == TEXT * 3
 
 
-def test_a_folder_is_its_text_files_in_order_with_lines_kept_apart(tmp_path, source):
+def test_a_folder_is_its_text_files_in_order_with_newlines_between(tmp_path, source):
     folder = tmp_path / "folder"
     (folder / "b").mkdir(parents=True)
     (folder / ".git").mkdir()
@@ -99,7 +99,7 @@ def test_a_folder_is_its_text_files_in_order_with_lines_kept_apart(tmp_path, sou
     assert everything.warnings == (f"'{folder}': skipped 1 files that are not text, e.g. 'picture.png'",)
 
 
-def test_a_glob_is_sorted_and_may_reach_into_folders(tmp_path, source):
+def test_a_glob_is_sorted_and_may_be_recursive(tmp_path, source):
     (tmp_path / "x").mkdir()
     for name in ("b.txt", "a.txt", "x/c.txt", "d.md"):
         (tmp_path / name).write_text(name + "\n")
@@ -130,7 +130,7 @@ def test_text_in_place_of_a_path_is_an_error(source):
     assert "give the path of a text file" in message(source, "It was the best of times\n" * 1000)
 
 
-def test_lines_are_documents_when_asked_and_empty_ones_are_skipped(tmp_path, source):
+def test_lines_can_be_documents_and_empty_ones_are_skipped(tmp_path, source):
     (tmp_path / "a.txt").write_text("one\n\n two\n", newline="")
     assert source(tmp_path / "a.txt").unit == "stream"
     assert list(source(tmp_path / "a.txt", unit="documents").pieces()) == ["one", " two"]
@@ -140,7 +140,7 @@ RECORDS = [{"text": "one\nline"}, {"text": ""}, {"text": None}, {"text": "zwei �
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.parquet"])
-def test_records_are_documents_unless_asked_otherwise(tmp_path, source, name):
+def test_records_are_documents_by_default(tmp_path, source, name):
     path = tmp_path / name
     lines = "\n".join(json.dumps(record) for record in RECORDS).encode() + b"\n\n"
     if name == "a.parquet":
@@ -155,7 +155,7 @@ def test_records_are_documents_unless_asked_otherwise(tmp_path, source, name):
     assert name in missing
 
 
-def test_another_field_may_hold_the_text(tmp_path, source):
+def test_another_field_may_contain_the_text(tmp_path, source):
     (tmp_path / "a.jsonl").write_text('{"body": "b", "text": "t"}\n')
     assert list(source(tmp_path / "a.jsonl", field="body").pieces()) == ["b"]
 
@@ -207,7 +207,7 @@ def test_the_offset_of_a_bad_byte_counts_from_the_start_of_the_file(tmp_path):
         list(text.read_text(tmp_path / "a.txt", chunk=1))
 
 
-def test_a_path_that_is_not_there_gets_a_neighbour(tmp_path, source):
+def test_the_error_for_a_missing_path_suggests_a_similar_one(tmp_path, source):
     (tmp_path / "shakespeare.txt").write_text("x")
     assert "did you mean" in message(source, tmp_path / "shakespear.txt")
     assert "there is no folder" in message(source, tmp_path / "nowhere" / "a.txt")
@@ -230,7 +230,7 @@ def test_text_and_records_do_not_mix(tmp_path, source):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_a_file_that_may_not_be_read_is_named(tmp_path, source):
+def test_a_file_without_read_permission_is_named(tmp_path, source):
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "a.txt").chmod(0)
     assert "permission denied" in message(source, tmp_path / "a.txt")
@@ -246,7 +246,7 @@ def test_a_permission_error_is_explained(tmp_path, source, monkeypatch):
     assert "permission denied" in message(source, tmp_path / "a.txt")
 
 
-def test_normalisation_is_off_by_default_and_does_what_it_says(tmp_path, source):
+def test_normalisation_is_off_by_default_and_follows_the_settings(tmp_path, source):
     (tmp_path / "a.txt").write_text("  a\u0301 \t b  \n\n\tc\r\n", encoding="utf-8", newline="")
     path = tmp_path / "a.txt"
     assert "".join(source(path).pieces()) == "  a\u0301 \t b  \n\n\tc\r\n"
@@ -283,7 +283,7 @@ def test_a_stream_is_cut_where_a_line_starts_that_is_not_indented():
     assert all(piece.startswith("def") and piece.endswith("\n\n") for piece in pieces)
 
 
-def test_an_endless_line_is_cut_in_a_stream_and_refused_as_a_document(tmp_path, source):
+def test_a_very_long_line_is_split_in_a_stream_and_refused_as_a_document(tmp_path, source):
     (tmp_path / "a.txt").write_text("x" * (9 << 20))
     assert max(map(len, source(tmp_path / "a.txt").pieces())) == 8 << 20
     assert "too long for a document" in message(source, tmp_path / "a.txt", unit="documents")

@@ -23,7 +23,7 @@ def text_of(length: int, seed: int = 0) -> np.ndarray:
 
 @settings(max_examples=60, deadline=None)
 @given(length=st.integers(0, 300), seed=st.integers(0, 99), share=st.floats(0.01, 0.99), mean=st.floats(1, 9))
-def test_corruption_and_its_inverse_give_the_text_back(length: int, seed: int, share: float, mean: float) -> None:
+def test_restoring_a_corrupted_text_gives_the_original(length: int, seed: int, share: float, mean: float) -> None:
     corruption = Corruption(sentinels=range(WORDS, WORDS + 8), eos=EOS, share=share, mean=mean)
     text = text_of(length, seed)
     pair = corruption.corrupt(text, draw(seed, 0, "test"))
@@ -33,7 +33,7 @@ def test_corruption_and_its_inverse_give_the_text_back(length: int, seed: int, s
 
 @settings(max_examples=60, deadline=None)
 @given(length=st.integers(1, 300), seed=st.integers(0, 99))
-def test_spans_never_touch_and_cut_out_what_was_asked_for(length: int, seed: int) -> None:
+def test_spans_are_never_adjacent_and_have_the_requested_number_of_tokens(length: int, seed: int) -> None:
     spans = CORRUPTION.spans(length, draw(seed, 0, "test"))
     cut, count = CORRUPTION.counts(length)
     assert len(spans) == count
@@ -44,7 +44,7 @@ def test_spans_never_touch_and_cut_out_what_was_asked_for(length: int, seed: int
     assert spans[-1].stop <= length
 
 
-def test_fifteen_percent_go_in_spans_of_three() -> None:
+def test_fifteen_percent_of_tokens_are_removed_in_spans_of_three() -> None:
     assert CORRUPTION.counts(100) == (15, 5)
     lengths = [span.stop - span.start for seed in range(200) for span in CORRUPTION.spans(100, draw(seed, 0, "test"))]
     assert np.mean(lengths) == pytest.approx(3.0)
@@ -58,7 +58,7 @@ def test_fifteen_percent_go_in_spans_of_three() -> None:
         (0.6, 1.5),  # a span of one and a span of two, in either order, at three places
     ],
 )
-def test_every_way_to_cut_is_as_likely(share: float, mean: float) -> None:
+def test_all_choices_of_spans_are_equally_likely(share: float, mean: float) -> None:
     corruption = Corruption(sentinels=range(WORDS, WORDS + 8), eos=EOS, share=share, mean=mean)
     ways = Counter(
         tuple((span.start, span.stop) for span in corruption.spans(5, draw(seed, 0, "test"))) for seed in range(3000)
@@ -73,7 +73,7 @@ def test_source_and_target_share_their_sentinels_in_order() -> None:
     assert gaps[0] == gaps[1] == [WORDS, WORDS + 1]
 
 
-def test_a_text_that_ends_with_eos_is_closed_once() -> None:
+def test_a_text_that_ends_with_eos_gets_no_second_eos() -> None:
     text = text_of(20)
     closed = CORRUPTION.corrupt([*text, EOS], 5)
     assert all(np.array_equal(one, other) for one, other in zip(closed, CORRUPTION.corrupt(text, 5), strict=True))
@@ -108,7 +108,7 @@ def test_each_row_is_its_window_with_gaps() -> None:
         assert np.array_equal(CORRUPTION.restore(pair), window.numpy())
 
 
-def test_processes_share_the_rows_of_one() -> None:
+def test_processes_share_the_rows_of_a_batch() -> None:
     whole = feed().batch(Position(0, 0)).target
     for rank in range(2):
         part = feed(rank, 2).batch(Position(0, 0)).target
@@ -116,7 +116,7 @@ def test_processes_share_the_rows_of_one() -> None:
             assert torch.equal(row[:length], expected[:length])
 
 
-def test_documents_are_corrupted_each_by_itself() -> None:
+def test_documents_are_corrupted_independently() -> None:
     rows = [[*text_of(size, seed=size), EOS] for size in (3, 17, 9, 1)]
     documents = Documents(Corpus.of_rows(rows, WORDS), 100, None, 0)
     batch = Corrupted(documents, CORRUPTION, 0).batch(Position(0, 0))

@@ -1,4 +1,4 @@
-"""Questions about long texts: passages, the place of an answer in them, and what is refused."""
+"""Questions about long texts: passages, answer positions and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cutter(length: int = 8, stride: int = 4) -> PassageCutter:
     return PassageCutter(Words(words), length=length, stride=stride)
 
 
-def test_an_answer_is_the_text_that_its_tokens_stand_for() -> None:
+def test_an_answer_is_the_text_of_its_tokens() -> None:
     [*passages] = cutter().passages(CONTEXT)
     answer = Answer("dog (Rex)", CONTEXT.index("dog"))
     places = [passage.place(answer) for passage in passages]
@@ -58,7 +58,7 @@ def test_passages_overlap_and_cover_everything() -> None:
     assert [len(one.tokens) for one in tool.passages("the cat")] == [2]  # a short one is one passage
 
 
-def test_half_an_answer_is_none() -> None:
+def test_a_passage_with_half_an_answer_has_no_answer() -> None:
     first = cutter().passages(CONTEXT)[0]  # ends after "It was"
     assert first.place(Answer("the mat", CONTEXT.index("the mat"))) is not None
     assert first.place(Answer("It was grey", CONTEXT.index("It was"))) is None
@@ -77,7 +77,7 @@ def test_examples_are_all_passages_with_the_answer_and_some_without() -> None:
         assert (tool.tokenizer.decode(passage[first - 1 : last]) if first else "none") in ("dog", "none")
 
 
-def test_white_space_around_an_answer_is_no_part_of_it(tmp_path: Path) -> None:
+def test_answers_are_stripped(tmp_path: Path) -> None:
     [found] = read_squad(str(written(tmp_path, asked("What?", " grey, and "))))
     assert found.answers == (Answer("grey, and", CONTEXT.index("grey")),)
 
@@ -97,14 +97,14 @@ def test_a_question_may_have_no_answer(tmp_path: Path) -> None:
         (b'{"data": [\n"\xe4"]}', "line 2 of .* is not UTF-8"),
     ],
 )
-def test_what_is_not_of_this_form_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_json_of_another_format_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_squad(str(path))
 
 
-def test_an_answer_that_is_not_at_its_place_is_refused(tmp_path: Path) -> None:
+def test_an_answer_that_is_not_at_its_offset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"question '7' in .* has the answer 'dog', but at offset 4 the context is 'cat'"
     ):
@@ -116,7 +116,7 @@ def test_the_baseline_is_the_sentence_with_most_words_of_the_question() -> None:
     assert likeliest_sentence("Where did the cat sit, on the mat?", CONTEXT) == "The cat sat on the mat."
 
 
-def test_targets_are_places_in_passages(tmp_path: Path) -> None:
+def test_targets_are_positions_in_passages(tmp_path: Path) -> None:
     path = written(tmp_path, asked("Who was brown?", "dog"), asked("Which mat?", "the mat"))
     config = DataConfig(train=str(path), valid=str(path), passage_length=10, passage_stride=5, negatives=1)
     prepared = prepare_squad(config, "words")

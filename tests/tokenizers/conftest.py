@@ -18,7 +18,7 @@ TEXT = ENGLISH + CHINESE
 
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Specs of files that other programs made: a SentencePiece model, GPT-2's layout, and BERT's."""
+    """Specs of files written by other programs: SentencePiece, GPT-2 and BERT."""
     import sentencepiece
 
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers

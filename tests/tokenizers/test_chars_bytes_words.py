@@ -1,4 +1,4 @@
-"""The tokenizers without a trainer."""
+"""Character, byte and word tokenizers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_bytes_that_are_not_text_decode_to_replacement_characters(trained: Train
 
 
 @given(st.lists(st.binary() | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode)))
-def test_bytes_read_in_pieces_are_the_text_of_the_whole(parts: list[bytes]) -> None:
+def test_decoding_bytes_in_pieces_equals_decoding_them_at_once(parts: list[bytes]) -> None:
     if parts:
         assert "".join(decode_bytes(parts)) == b"".join(parts).decode("utf-8", errors="replace")
 
@@ -77,7 +77,7 @@ def test_words_are_numbered_by_frequency_then_alphabet() -> None:
     assert words("b b c a\n").pieces([2, 3, 4, 5]) == ["b", "\n", "a", " c"]
 
 
-def test_a_cap_keeps_the_most_frequent_words() -> None:
+def test_a_vocabulary_size_keeps_the_most_frequent_words() -> None:
     tokenizer = words("a a a b b c", "words:4")
     assert tokenizer.vocabulary == 4
     assert tokenizer.decode(tokenizer.encode("a b c")) == "a b \ufffd"
@@ -94,20 +94,20 @@ def test_words_that_are_too_rare_are_unknown() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(["one", "two", "three"]), min_size=1)))
-def test_words_with_single_spaces_come_back(lines: list[list[str]]) -> None:
+def test_words_with_single_spaces_are_restored(lines: list[list[str]]) -> None:
     text = "\n".join(" ".join(line) for line in lines)
     tokenizer = words("one two three\n")
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_text_in_pieces_teaches_the_same_as_in_one() -> None:
+def test_training_on_pieces_equals_training_on_the_whole_text() -> None:
     whole = "x y\ny z\n" * 50
     pieces = [whole[start : start + 8] for start in range(0, len(whole), 8)]
     for spec in ("chars", "words"):
         assert train_tokenizer(spec, lambda: pieces).to_json() == train_tokenizer(spec, lambda: [whole]).to_json()
 
 
-def test_nothing_to_learn_from_is_an_error() -> None:
+def test_an_empty_training_text_is_an_error() -> None:
     for spec in ("chars", "words", "bpe:300", "unigram:300", "sentencepiece:300", "sentencepiece:char"):
         with pytest.raises(TokenizerError, match="the text is empty"):
             train_tokenizer(spec, lambda: ["", ""])

@@ -1,4 +1,4 @@
-"""What holds for tokenizers of every kind."""
+"""Properties of all tokenizers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_all_kinds_are_covered_here() -> None:
 @pytest.mark.parametrize("spec", ANY_TEXT_LOSSLESS)
 @settings(max_examples=150, deadline=None)
 @given(text=unicode_text)
-def test_byte_based_tokenizers_give_any_text_back(trained: Trained, spec: str, text: str) -> None:
+def test_byte_tokenizers_restore_any_text(trained: Trained, spec: str, text: str) -> None:
     tokenizer = trained(spec)
     assert tokenizer.lossless
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -63,7 +63,7 @@ def test_byte_based_tokenizers_give_any_text_back(trained: Trained, spec: str, t
 @pytest.mark.parametrize("spec", KNOWN_TEXT_LOSSLESS)
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_text_of_known_characters_comes_back(trained: Trained, text: str, spec: str, data: st.DataObject) -> None:
+def test_text_of_known_characters_is_restored(trained: Trained, text: str, spec: str, data: st.DataObject) -> None:
     tokenizer = trained(spec)
     known = data.draw(st.text(sorted(set(text))))
     assert tokenizer.lossless
@@ -72,7 +72,7 @@ def test_text_of_known_characters_comes_back(trained: Trained, text: str, spec: 
 
 
 @pytest.mark.parametrize("spec", LOSSY)
-def test_lossy_tokenizers_say_so(trained: Trained, spec: str) -> None:
+def test_lossless_is_declared_truthfully(trained: Trained, spec: str) -> None:
     tokenizer = trained(spec)
     text = "  The cat\t sat "
     assert not tokenizer.lossless
@@ -82,7 +82,7 @@ def test_lossy_tokenizers_say_so(trained: Trained, spec: str) -> None:
 @every_kind
 @settings(max_examples=50, deadline=None)
 @given(text=unicode_text)
-def test_any_text_gives_ids_of_the_vocabulary(trained: Trained, spec: str, text: str) -> None:
+def test_ids_of_any_text_are_in_the_vocabulary(trained: Trained, spec: str, text: str) -> None:
     tokenizer = trained(spec)
     ids = tokenizer.encode(text)
     assert ids.dtype == np.int32
@@ -95,7 +95,7 @@ def test_any_text_gives_ids_of_the_vocabulary(trained: Trained, spec: str, text:
 @every_kind
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())
-def test_pieces_are_one_a_token_and_join_to_the_text(trained: Trained, spec: str, data: st.DataObject) -> None:
+def test_pieces_are_one_per_token_and_join_to_the_text(trained: Trained, spec: str, data: st.DataObject) -> None:
     tokenizer = trained(spec)
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocabulary - 1)))
     assert len(tokenizer.pieces(ids)) == len(ids)
@@ -128,7 +128,7 @@ def test_unknown_decodes_to_the_replacement_character(trained: Trained, spec: st
 
 
 @pytest.mark.parametrize("spec", TRAINED_HERE)
-def test_ours_put_eos_first_and_unknown_second(trained: Trained, spec: str) -> None:
+def test_trained_tokenizers_have_eos_first_and_unknown_second(trained: Trained, spec: str) -> None:
     tokenizer = trained(spec)
     assert tokenizer.eos == 0
     assert tokenizer.unknown == (None if spec in ("bytes", "bpe:400", "unigram:400") else 1)
@@ -193,7 +193,7 @@ print(json.dumps([train_tokenizer(spec, lambda: [text]).to_json() for spec in sp
 
 
 def test_training_gives_the_same_in_every_process(text: str) -> None:
-    """String hashes differ between the two, and so do the hash tables inside the libraries."""
+    """String hashes, and hash tables inside the libraries, differ between processes."""
     specs = [spec for spec in TRAINED_HERE if spec != "jieba"]  # it takes long to start
     varied = text + " ".join(f"{number:x}ing {number * 7919:b}" for number in range(400))  # many ties
 

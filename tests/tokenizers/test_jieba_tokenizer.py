@@ -22,7 +22,7 @@ def _needs_jieba(request: pytest.FixtureRequest) -> None:
         pytest.importorskip("jieba")
 
 
-def test_chinese_is_cut_into_words(trained: Trained) -> None:
+def test_chinese_is_segmented_into_words(trained: Trained) -> None:
     tokenizer = trained("jieba")
     pieces = tokenizer.pieces(tokenizer.encode("我们在北京学习。\n"))
     assert pieces == ["我们", "在", "北京", "学习", "。", "\n"]
@@ -40,7 +40,7 @@ def test_an_unseen_character_is_unknown_and_its_word_is_not(trained: Trained) ->
     assert tokenizer.decode(tokenizer.encode("上海的天气")) == "\ufffd\ufffd\ufffd天气"
 
 
-def test_a_cap_keeps_all_characters_and_the_most_frequent_words(text: str) -> None:
+def test_a_vocabulary_size_keeps_all_characters_and_the_most_frequent_words(text: str) -> None:
     characters = len(set(text))
     tokenizer = train_tokenizer(f"jieba:{characters + 3}", lambda: [text])
     assert tokenizer.vocabulary == characters + 3
@@ -48,18 +48,18 @@ def test_a_cap_keeps_all_characters_and_the_most_frequent_words(text: str) -> No
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_a_cap_below_the_number_of_characters_is_refused() -> None:
+def test_a_vocabulary_size_below_the_number_of_characters_is_refused() -> None:
     with pytest.raises(TokenizerError, match="is too small for the 4 characters of the text"):
         train_tokenizer("jieba:5", lambda: ["天地玄黄"])
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text("我们在北京学习天气abcXYZ019.%-+#&_ \r\n\t\u3000😀é"))
-def test_cutting_keeps_every_character(text: str) -> None:
+def test_segmentation_keeps_every_character(text: str) -> None:
     assert "".join(module._cut(text)) == text
 
 
-def test_nothing_is_written_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_printed_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     module._segmenter.cache_clear()
     train_tokenizer("jieba", lambda: ["我们在北京"])
     assert capfd.readouterr() == ("", "")

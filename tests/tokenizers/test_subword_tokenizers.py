@@ -1,4 +1,4 @@
-"""BPE, unigram, SentencePiece, and tokenizers taken over from Hugging Face."""
+"""BPE, unigram, SentencePiece, and tokenizers loaded from Hugging Face files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_frequent_words_become_one_token(kind: str) -> None:
 
 @learned
 @pytest.mark.parametrize("size", [300, 350])
-def test_the_vocabulary_is_no_larger_than_asked_for(kind: str, size: int) -> None:
+def test_the_vocabulary_does_not_exceed_its_size(kind: str, size: int) -> None:
     text = "".join(f"the {number:x}ing of {number:b}\n" for number in range(1000))
     tokenizer = train_tokenizer(f"{kind}:{size}", lambda: [text])
     assert size - 5 <= tokenizer.vocabulary <= size
@@ -53,7 +53,7 @@ def test_the_256_bytes_and_eos_are_the_smallest_vocabulary(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "sentencepiece"])
-def test_a_text_full_of_eos_does_not_teach_the_special_token(kind: str) -> None:
+def test_the_name_of_eos_in_the_training_text_is_ordinary_text(kind: str) -> None:
     text = "<eos> <unk> </s> <eos>\n" * 50
     tokenizer = train_tokenizer(f"{kind}:400", lambda: [text])
     ids = tokenizer.encode(text)
@@ -63,7 +63,7 @@ def test_a_text_full_of_eos_does_not_teach_the_special_token(kind: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["bpe:400", "unigram:400", "sentencepiece:400"])
-def test_an_unseen_character_is_spelled_in_bytes(trained: Trained, spec: str) -> None:
+def test_an_unseen_character_is_encoded_as_bytes(trained: Trained, spec: str) -> None:
     tokenizer = trained(spec)
     ids = tokenizer.encode("ő")
     assert len(ids) == 2
@@ -81,7 +81,7 @@ def test_the_byte_alphabet_is_that_of_the_library() -> None:
 
 
 @given(st.lists(st.text(st.sampled_from("ab\n"), max_size=3 * 8)), st.integers(1, 40))
-def test_passages_hold_the_whole_text_and_samples_an_even_part(texts: list[str], characters: int) -> None:
+def test_passages_cover_the_whole_text_and_samples_an_even_part(texts: list[str], characters: int) -> None:
     text = "".join(texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("chainrule.tokenizers.base.PASSAGE", 8)
@@ -142,7 +142,7 @@ def test_a_sentencepiece_file_keeps_its_ids_and_its_decoding(trained: Trained, f
             assert tokenizer.decode(ids) == library.decode(ids.tolist())
 
 
-def test_a_sentencepiece_model_says_what_its_normaliser_does() -> None:
+def test_the_normaliser_of_a_sentencepiece_model_is_read() -> None:
     import sentencepiece
 
     def normalizer(**options: object) -> Normalizer:

@@ -1,4 +1,4 @@
-"""What the user may write, and what may have become of the file."""
+"""Tokenizer specs and tokenizer files, valid and invalid."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_file_of_a_newer_version_asks_for_an_upgrade(file: Path) -> None:
     assert refused(file).endswith("has format 2, this version reads up to 1; upgrade chainrule")
 
 
-def test_a_file_of_hugging_face_is_told_apart(file: Path) -> None:
+def test_a_file_of_hugging_face_is_recognised(file: Path) -> None:
     file.write_text('{"version": "1.0", "model": {}}')
     assert "huggingface:FILE" in refused(file)
 
@@ -110,7 +110,7 @@ def test_a_file_of_hugging_face_is_told_apart(file: Path) -> None:
         {"kind": "huggingface", "tokenizer": {"model": {}}, "eos": 0},
     ],
 )
-def test_values_that_make_no_tokenizer_are_refused(file: Path, content: dict[str, object]) -> None:
+def test_invalid_values_are_refused(file: Path, content: dict[str, object]) -> None:
     file.write_text(json.dumps({"format": 1, **content}))
     assert "is damaged" in refused(file)
 

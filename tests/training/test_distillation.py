@@ -1,4 +1,4 @@
-"""A parallel model is trained, validated, translated with and scored like any other; and may learn from another run."""
+"""Training of parallel translation models, with and without sequence-level distillation."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TRAIN = {"batch_tokens": 256, "validate_tokens": 300, "learning_rate": 0.01}
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Words, and the same words backwards."""
-    chance = random.Random(1)
+    """Words and their reversals."""
+    rng = random.Random(1)
     folder = tmp_path_factory.mktemp("words")
     found = {}
     for prefix, count in (("", 100), ("valid_", 20)):
-        rows = ["".join(chance.choices("abcde", k=chance.randrange(2, 6))) for _ in range(count)]
+        rows = ["".join(rng.choices("abcde", k=rng.randrange(2, 6))) for _ in range(count)]
         for side, texts in (("source", rows), ("target", [row[::-1] for row in rows])):
             found[prefix + side] = str(folder / f"{prefix}{side}.txt")
             Path(found[prefix + side]).write_text("".join(text + "\n" for text in texts), encoding="utf-8")
@@ -78,7 +78,7 @@ def test_a_parallel_run_is_trained_validated_loaded_and_scored(
         again.token_scores("cba", source="abc")
 
 
-def test_a_parallel_run_goes_on_where_it_stopped(words: dict[str, str], tmp_path: Path) -> None:
+def test_a_parallel_run_is_resumed(words: dict[str, str], tmp_path: Path) -> None:
     whole = train("nonautoregressive", tmp_path / "whole", words, steps=6, train={"schedule": "constant", "warmup": 0})
     train("nonautoregressive", tmp_path / "halves", words, steps=3, train={"schedule": "constant", "warmup": 0})
     halves = chainrule.train("nonautoregressive", out=tmp_path / "halves", steps=6, resume=True)
@@ -115,7 +115,7 @@ def texts(corpus, tokenizer) -> list[str]:
     return [tokenizer.decode(ids[:-1].tolist()) for ids in corpus.documents()]
 
 
-def test_training_targets_are_what_the_teacher_makes_of_the_sources(words: dict[str, str], teacher: Path) -> None:
+def test_training_targets_are_translations_of_the_teacher(words: dict[str, str], teacher: Path) -> None:
     plain, taught = prepared(words), prepared(words, teacher)
     run, tokenizer = chainrule.load(teacher, device="cpu"), taught.tokenizers.target
     for own, other in ((plain.train, taught.train), (plain.valid, taught.watched)):
@@ -126,11 +126,13 @@ def test_training_targets_are_what_the_teacher_makes_of_the_sources(words: dict[
         found = texts(other.target, tokenizer)
         assert found == [new or old for new, old in zip(expected, originals, strict=True)]
         assert found != originals
-    assert texts(taught.valid.target, tokenizer) == texts(plain.valid.target, tokenizer)  # figures are about these
+    assert texts(taught.valid.target, tokenizer) == texts(plain.valid.target, tokenizer)  # scores are computed on these
     assert tokenizer.to_json() == plain.tokenizers.target.to_json()
 
 
-def test_the_teacher_is_asked_once(words: dict[str, str], teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_translations_of_the_teacher_are_cached(
+    words: dict[str, str], teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = prepared(words, teacher)
 
     def refuse(*args: object, **settings: object) -> None:
@@ -149,7 +151,7 @@ def test_the_teacher_is_asked_once(words: dict[str, str], teacher: Path, monkeyp
         weights.write_bytes(kept)
 
 
-def test_a_run_that_cannot_teach_is_refused_in_one_line(words: dict[str, str], tmp_path: Path, text_file: Path) -> None:
+def test_a_teacher_that_does_not_translate_is_refused(words: dict[str, str], tmp_path: Path, text_file: Path) -> None:
     ngram = chainrule.train("ngram", data=str(text_file), out=tmp_path / "ngram").path
     for wrong, message in ((ngram, "give a run that translates"), (tmp_path / "nowhere", "no run at")):
         with pytest.raises(RunError, match=message):
@@ -158,7 +160,7 @@ def test_a_run_that_cannot_teach_is_refused_in_one_line(words: dict[str, str], t
         chainrule.train("ngram", data=str(text_file), out=tmp_path / "other", distil_from=ngram)
 
 
-def test_from_the_command_line(
+def test_distillation_from_the_command_line(
     chainrule: Command, words: dict[str, str], teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""From images to a run: training, scoring and drawing, in Python and on the command line."""
+"""Image runs: training, scoring and generation, in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trained(family: str, data: Path, out: Path, *, steps: int = 2, **data_settin
 
 
 @pytest.mark.parametrize("family", sorted(TINY))
-def test_the_data_decides_that_a_run_is_about_images(family: str, data: Path, tmp_path: Path) -> None:
+def test_the_data_determines_that_a_run_models_images(family: str, data: Path, tmp_path: Path) -> None:
     run = trained(family, data, tmp_path / "run")
     assert run.form.shape == (1, 3, 4)
     found = load(tmp_path / "run", ImageRun).score(str(data))
@@ -64,7 +64,7 @@ def test_levels_can_be_fewer_than_in_the_data(data: Path, tmp_path: Path) -> Non
     assert run.draw(8).max() == 1
 
 
-def test_a_drawing_depends_on_its_own_seed_alone(data: Path, tmp_path: Path) -> None:
+def test_a_generated_image_depends_only_on_its_seed(data: Path, tmp_path: Path) -> None:
     run = trained("pixelcnn", data, tmp_path / "run")
     together, alone = run.draw(3, seed=5), run.draw(1, seed=7)
     assert (together[2] == alone[0]).all()
@@ -81,7 +81,7 @@ def test_a_completed_image_keeps_its_upper_half(data: Path, tmp_path: Path) -> N
         run.example("12")
 
 
-def test_a_label_decides_what_is_drawn(data: Path, tmp_path: Path) -> None:
+def test_generated_images_depend_on_the_label(data: Path, tmp_path: Path) -> None:
     run = trained("labelled_pixelcnn", data, tmp_path / "run", steps=150)
     dark, bright = (run.draw(4, label=label) for label in ("0", "1"))
     assert dark.mean() < 1 < 2 < bright.mean()
@@ -92,7 +92,7 @@ def test_a_label_decides_what_is_drawn(data: Path, tmp_path: Path) -> None:
         run.draw(1, label="7")
 
 
-def test_a_label_is_refused_by_a_model_that_knows_none(data: Path, tmp_path: Path) -> None:
+def test_a_label_is_refused_by_an_unconditional_model(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DecodingError, match="has no labels"):
         trained("neighbours", data, tmp_path / "run").draw(1, label="0")
 
@@ -103,7 +103,7 @@ def test_a_labelled_family_needs_labels(data: Path, tmp_path: Path) -> None:
         trained("labelled_pixelcnn", tmp_path / "plain.npz", tmp_path / "run")
 
 
-def test_images_and_texts_are_not_taken_for_each_other(data: Path, text_file: Path, tmp_path: Path) -> None:
+def test_image_and_text_runs_refuse_data_of_the_other_kind(data: Path, text_file: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="models images"):
         chainrule.train("pixelcnn", data=str(text_file), out=tmp_path / "run")
     with pytest.raises(ConfigError, match="cannot model images"):
@@ -113,7 +113,7 @@ def test_images_and_texts_are_not_taken_for_each_other(data: Path, text_file: Pa
         load(tmp_path / "run", TextRun)
 
 
-def test_a_stopped_run_goes_on_with_its_images(data: Path, tmp_path: Path) -> None:
+def test_a_stopped_image_run_is_resumed(data: Path, tmp_path: Path) -> None:
     settings = {"model": TINY["pixelcnn"], "train": {"batch_tokens": 240}}
     chainrule.train("pixelcnn", data=str(data), steps=2, out=tmp_path / "run", settings=settings)
     again = chainrule.train("pixelcnn", steps=4, out=tmp_path / "run", resume=True)
@@ -121,7 +121,7 @@ def test_a_stopped_run_goes_on_with_its_images(data: Path, tmp_path: Path) -> No
     assert again.outcome.step == 4
 
 
-def test_runs_of_images_can_be_mixed(data: Path, tmp_path: Path) -> None:
+def test_image_runs_can_be_mixed(data: Path, tmp_path: Path) -> None:
     from chainrule.mixing import mix
 
     parts = [trained(family, data, tmp_path / family) for family in ("neighbours", "pixelcnn")]
@@ -132,7 +132,7 @@ def test_runs_of_images_can_be_mixed(data: Path, tmp_path: Path) -> None:
     assert run.draw(2).shape == (2, 3, 4, 1)
 
 
-def test_draw_writes_a_grid_and_how_an_image_grows(data: Path, tmp_path: Path, chainrule: Any) -> None:
+def test_draw_writes_a_grid_and_an_animation(data: Path, tmp_path: Path, chainrule: Any) -> None:
     image = pytest.importorskip("PIL.Image")
     trained("pixelcnn", data, tmp_path / "run")
     grid, film, strip = (tmp_path / name for name in ("grid.png", "film.gif", "strip.png"))
@@ -148,14 +148,14 @@ def test_draw_writes_a_grid_and_how_an_image_grows(data: Path, tmp_path: Path, c
         assert found.size[0] > found.size[1]
 
 
-def test_a_grid_needs_the_name_of_a_picture(data: Path, tmp_path: Path, chainrule: Any) -> None:
+def test_a_grid_needs_an_image_file_name(data: Path, tmp_path: Path, chainrule: Any) -> None:
     pytest.importorskip("PIL.Image")
     trained("neighbours", data, tmp_path / "run")
     outcome = chainrule("draw", tmp_path / "run", "--num", 1, "--out", tmp_path / "grid.bmp")
     assert (outcome.code, ".png" in outcome.err) == (2, True)
 
 
-def test_score_prints_the_figures_of_images(data: Path, tmp_path: Path, chainrule: Any) -> None:
+def test_score_prints_the_metrics_of_images(data: Path, tmp_path: Path, chainrule: Any) -> None:
     trained("neighbours", data, tmp_path / "run")
     found = json.loads(chainrule("score", tmp_path / "run", "--data", data, "--json").out)
     assert {"nats_per_image", "bits_per_dim", "nats_per_token", "protocol"} <= set(found)

@@ -143,7 +143,7 @@ def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_checkpoint(
     assert chainrule.load(tmp_path / "run", checkpoint="last").score("the cat").nats_per_token < 5
 
 
-def test_bfloat16_trains_where_it_is_asked_for(text_file: Path, tmp_path: Path) -> None:
+def test_bfloat16_trains(text_file: Path, tmp_path: Path) -> None:
     full, half = (
         train(text_file, tmp_path / precision, steps=40, train={"precision": precision})
         for precision in ("float32", "bfloat16")

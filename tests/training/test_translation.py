@@ -1,4 +1,4 @@
-"""Training on pairs: a toy language whose words are spelt backwards in the other one."""
+"""Training on pairs of a toy language, whose translation reverses every word."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TRAIN = {"batch_tokens": 256, "learning_rate": 0.01, "label_smoothing": 0.0, "va
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Four files: words, and the same words backwards."""
-    chance = random.Random(1)
+    """Four files: words and their reversals."""
+    rng = random.Random(1)
     folder = tmp_path_factory.mktemp("words")
     found = {}
     for prefix, count in (("", 1200), ("valid_", 60)):
-        rows = ["".join(chance.choices("abcde", k=chance.randrange(2, 6))) for _ in range(count)]
+        rows = ["".join(rng.choices("abcde", k=rng.randrange(2, 6))) for _ in range(count)]
         for side, texts in (("source", rows), ("target", [row[::-1] for row in rows])):
             found[prefix + side] = str(folder / f"{prefix}{side}.txt")
             Path(found[prefix + side]).write_text("".join(text + "\n" for text in texts), encoding="utf-8")
@@ -48,7 +48,7 @@ def train(out: Path, words: dict[str, str], *, resume: bool = False, **more: Any
 
 
 class Listener(Reporter):
-    """Keeps what the user is told."""
+    """Records the notes to the user."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -58,12 +58,12 @@ class Listener(Reporter):
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what the clock decides."""
+    """metrics.jsonl without the times."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
 
 
-def test_a_toy_language_is_learnt_from_two_files(words: dict[str, str], tmp_path: Path) -> None:
+def test_a_toy_language_is_learned_from_two_files(words: dict[str, str], tmp_path: Path) -> None:
     run = train(tmp_path / "run", words, steps=400, train={"schedule": "noam", "warmup": 0.1})
     validations = [record for record in records(run.path) if "valid_bleu" in record]
     assert validations[-1]["valid_exact_match"] > 0.8 > validations[0]["valid_exact_match"]
@@ -85,7 +85,7 @@ def test_a_toy_language_is_learnt_from_two_files(words: dict[str, str], tmp_path
     assert by_file.nats_per_token == pytest.approx(again.info()["validation"]["nats_per_token"], rel=1e-5)
 
 
-def test_the_score_of_pairs_is_what_the_model_says_of_each(words: dict[str, str], tmp_path: Path) -> None:
+def test_the_score_of_a_corpus_is_the_mean_over_its_pairs(words: dict[str, str], tmp_path: Path) -> None:
     run = train(tmp_path / "run", words, steps=5)
     sources, targets = (Path(words[f"valid_{side}"]).read_text().splitlines() for side in ("source", "target"))
     total, count = 0.0, 0
@@ -98,7 +98,7 @@ def test_the_score_of_pairs_is_what_the_model_says_of_each(words: dict[str, str]
     assert found.tokens == count
 
 
-def test_a_long_source_is_cut_for_a_model_that_cannot_read_it_all(tmp_path: Path) -> None:
+def test_a_source_longer_than_the_context_is_truncated(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{'ab' * length}\t{'ba' * length}\n" for length in range(1, 30)))
     settings = {"model": {"width": 8, "heads": 2, "context": 24, "encoder_layers": 1, "decoder_layers": 1}}
@@ -111,7 +111,7 @@ def test_a_long_source_is_cut_for_a_model_that_cannot_read_it_all(tmp_path: Path
     assert any("of 26 training pairs are longer than the model's context" in note for note in listener.notes)
 
 
-def test_a_killed_run_goes_on_bit_for_bit_with_its_recent_weights(
+def test_a_resumed_run_with_checkpoint_averaging_equals_the_uninterrupted_one(
     words: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"average_checkpoints": 3, "validate_every": 4, "save_every": 5, "log_every": 5}
@@ -137,7 +137,7 @@ def test_a_killed_run_goes_on_bit_for_bit_with_its_recent_weights(
     assert records(resumed.path) == records(whole.path)
 
 
-def test_averaged_weights_are_kept_where_they_are_better(words: dict[str, str], tmp_path: Path) -> None:
+def test_averaged_checkpoints_are_kept_if_they_are_better(words: dict[str, str], tmp_path: Path) -> None:
     settings = {"average_checkpoints": 4, "validate_every": 5, "schedule": "constant", "learning_rate": 0.03}
     run = train(tmp_path / "run", words, steps=60, train=settings)
     validations = [record for record in records(run.path) if "averaged" in record]
@@ -160,7 +160,7 @@ def test_noam_falls_with_the_inverse_square_root() -> None:
         TrainConfig.parse({"schedule": "noam", "warmup": 0})
 
 
-def test_a_run_keeps_one_mean_of_its_weights() -> None:
+def test_two_kinds_of_weight_averaging_are_refused() -> None:
     with pytest.raises(ConfigError, match="average_checkpoints 3 are both given"):
         TrainConfig.parse({"ema": 0.9, "average_checkpoints": 3})
 
@@ -168,7 +168,9 @@ def test_a_run_keeps_one_mean_of_its_weights() -> None:
 # The run folder
 
 
-def test_the_folder_holds_both_vocabularies_and_what_was_cleaned(words: dict[str, str], tmp_path: Path) -> None:
+def test_the_run_folder_contains_both_vocabularies_and_the_cleaning_report(
+    words: dict[str, str], tmp_path: Path
+) -> None:
     source, target = tmp_path / "dirty.en", tmp_path / "dirty.zh"
     source.write_text(Path(words["source"]).read_text() + "abc\n\n", encoding="utf-8")
     target.write_text(Path(words["target"]).read_text() + "\n你好\n", encoding="utf-8")
@@ -189,7 +191,7 @@ def test_the_folder_holds_both_vocabularies_and_what_was_cleaned(words: dict[str
     assert "tok:zh" in records(run.path)[-1]["bleu_signature"]
 
 
-def test_bleu_can_be_left_out(words: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bleu_can_be_disabled(words: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(tmp_path / "run", words, steps=2, train={"validate_bleu": False})
     assert not any("valid_bleu" in record for record in records(run.path))
     monkeypatch.setattr("chainrule.tasks.translation.find_spec", lambda name: None)
@@ -199,7 +201,7 @@ def test_bleu_can_be_left_out(words: dict[str, str], tmp_path: Path, monkeypatch
         train(tmp_path / "asked", words, steps=2, train={"validate_bleu": True})
 
 
-def test_both_sides_can_be_one_table_only_with_one_vocabulary(words: dict[str, str], tmp_path: Path) -> None:
+def test_shared_embeddings_need_a_shared_vocabulary(words: dict[str, str], tmp_path: Path) -> None:
     shared = {"model": {**MODEL, "shared_embeddings": True}, "data": {"separate_vocabularies": True}}
     with pytest.raises(ConfigError, match="needs one vocabulary"):
         chainrule.train("seq2seq", **words, tokenizer="bpe:270", out=tmp_path / "run", steps=1, settings=shared)
@@ -208,7 +210,7 @@ def test_both_sides_can_be_one_table_only_with_one_vocabulary(words: dict[str, s
 # What is refused
 
 
-def test_a_family_gets_the_data_that_it_is_for(words: dict[str, str], text_file: Path, tmp_path: Path) -> None:
+def test_data_of_another_task_is_refused(words: dict[str, str], text_file: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gpt is not a translation model, but data.source is set"):
         chainrule.train("gpt", **words, out=tmp_path / "run", steps=1)
     with pytest.raises(DataError, match=r"builtin:dates holds pairs"):
@@ -231,12 +233,12 @@ def test_a_family_gets_the_data_that_it_is_for(words: dict[str, str], text_file:
         ({"data": "c", "test_target": "a"}, "--test-target is given without --test-source"),
     ],
 )
-def test_half_a_pair_is_refused(given: dict[str, str], complaint: str, tmp_path: Path) -> None:
+def test_a_source_without_a_target_is_refused(given: dict[str, str], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
         chainrule.train("seq2seq", **given, out=tmp_path / "run", steps=1)
 
 
-def test_a_run_is_used_for_what_it_is(words: dict[str, str], text_file: Path, tmp_path: Path) -> None:
+def test_a_run_refuses_verbs_of_other_tasks(words: dict[str, str], text_file: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", words, steps=1)
     with pytest.raises(
         RunError, match=r"is a seq2seq, which translates .chainrule translate .*; give a run that generates text"
@@ -253,7 +255,9 @@ def test_a_run_is_used_for_what_it_is(words: dict[str, str], text_file: Path, tm
         load(text.path, TranslationRun)
 
 
-def test_the_words_of_the_command_line(chainrule: Command, words: dict[str, str], tmp_path: Path) -> None:
+def test_translation_is_trained_from_the_command_line(
+    chainrule: Command, words: dict[str, str], tmp_path: Path
+) -> None:
     flags = [word for name, value in words.items() for word in (f"--{name.replace('_', '-')}", value)]
     flags += ["--test-source", words["valid_source"], "--test-target", words["valid_target"]]
     flags += [f"--set=model.{name}={value}" for name, value in MODEL.items()]

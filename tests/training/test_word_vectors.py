@@ -1,4 +1,4 @@
-"""Training word vectors: budgets, resuming, and a loss that is what it says."""
+"""Training of word vectors: budgets, resuming, and the reported loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def trained(data: Path, out: Path, **words: Any) -> WordVectorRun:
 
 
 @pytest.fixture(params=["compiled", "products"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def step_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With Numba and without."""
     if request.param == "products":
         monkeypatch.setattr(word2vec, "find_spec", lambda name: None)
@@ -33,7 +33,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(text_file: Path, tmp_path: Path, way: str) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(text_file: Path, tmp_path: Path, step_kind: str) -> None:
     whole = trained(text_file, tmp_path / "whole", steps=9)
     trained(text_file, tmp_path / "parts", steps=9, overrides=["train.schedule=constant"])
     constant = trained(text_file, tmp_path / "constant", steps=4, overrides=["train.schedule=constant"])
@@ -47,8 +47,8 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(text_file: Path, tmp
     assert not torch.equal(next(whole.model.parameters()), next(again.model.parameters()))
 
 
-def test_the_reported_loss_is_the_mean_over_the_text(text_file: Path, tmp_path: Path, way: str) -> None:
-    """At a rate of almost zero no vector moves, so every loss is that of the first scores: log 2 for each."""
+def test_the_reported_loss_is_the_mean_over_the_text(text_file: Path, tmp_path: Path, step_kind: str) -> None:
+    """At a learning rate near zero no vector moves, so every score is 0 and costs log 2."""
     settings = ["train.learning_rate=1e-12", "model.subsample=0"]
     run = trained(text_file, tmp_path / "run", epochs=1, overrides=[*settings, "model.window=1", "train.log_every=1"])
     losses = [record for record in run.folder.records("metrics.jsonl") if "loss" in record]
@@ -70,7 +70,7 @@ def test_budgets_in_tokens_and_epochs_end_a_run(text_file: Path, tmp_path: Path)
     assert by_epochs.outcome.step % 2 == 0
 
 
-def test_a_run_knows_its_loss_on_text_that_it_has_not_seen(text_file: Path, tmp_path: Path) -> None:
+def test_the_validation_loss_is_recorded(text_file: Path, tmp_path: Path) -> None:
     run = trained(text_file, tmp_path / "run", epochs=30, overrides=["train.learning_rate=0.2"])
     found = [
         record["valid_nats_per_token"]
@@ -81,7 +81,7 @@ def test_a_run_knows_its_loss_on_text_that_it_has_not_seen(text_file: Path, tmp_
     assert run.info()["validation"]["nats_per_token"] > 0
 
 
-def test_by_default_words_that_come_up_fewer_than_five_times_are_unknown(text_file: Path, tmp_path: Path) -> None:
+def test_by_default_words_that_occur_fewer_than_five_times_are_unknown(text_file: Path, tmp_path: Path) -> None:
     (tmp_path / "rare.txt").write_text("unicorn\n" + text_file.read_text())
     run = train("word2vec", data=str(tmp_path / "rare.txt"), out=tmp_path / "run", steps=1)
     assert isinstance(run, WordVectorRun)

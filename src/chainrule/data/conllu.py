@@ -60,12 +60,12 @@ def _sentences(path: Path, config: DataConfig) -> Iterator[Tagged]:
         if one is not None:
             current.append(one)
         elif current:
-            words = tuple(written(word.word, normalise) for word in current)
+            words = tuple(normalised_word(word.word, normalise) for word in current)
             yield Tagged(words, tuple(word.tag for word in current), current[0].where)
             current = []
 
 
-def written(word: str, normalise: Normalisation) -> str:
+def normalised_word(word: str, normalise: Normalisation) -> str:
     """Normalise a word; a line end would split it in two and is replaced by a space."""
     return " ".join(normalise(word).split("\n"))
 
@@ -138,7 +138,7 @@ def prepare_tagged(
     if tokenizer is None:
         if tokenizer_spec != "chars":
             raise ConfigError(f"a tagger needs the tokenizer chars, got {tokenizer_spec!r}; leave it out")
-        tokenizer = train_tokenizer("chars", lambda: (spelled(one.words) for one in train))
+        tokenizer = train_tokenizer("chars", lambda: (joined_words(one.words) for one in train))
     encoded = {split: encode_tagged(found, tokenizer, tags) for split, found in examples.items()}
     return PreparedExamples(tokenizer, tags, encoded.pop("training"), encoded, names, warnings)
 
@@ -151,10 +151,10 @@ def encode_tagged(sentences: Sequence[Tagged], tokenizer: Tokenizer, tags: Seque
             if tag not in ids:
                 raise unknown_label(f"the sentence at {one.where}", tag, tags, "tag")
     targets = [[ids[tag] for tag in one.tags] for one in sentences]
-    sources = [tokenizer.encode(spelled(one.words)) for one in sentences]
+    sources = [tokenizer.encode(joined_words(one.words)) for one in sentences]
     return paired(sources, targets, tokenizer.vocabulary, len(tags))
 
 
-def spelled(words: Sequence[str]) -> str:
+def joined_words(words: Sequence[str]) -> str:
     """Return a sentence as the text that is encoded, one word per line."""
     return "".join(word + END_OF_WORD for word in words)

@@ -12,7 +12,7 @@ import numpy as np
 
 from chainrule.config import RunConfig
 from chainrule.data.batching import by_length
-from chainrule.data.conllu import END_OF_WORD, encode_tagged, prepare_tagged, read_tagged, spelled, written
+from chainrule.data.conllu import END_OF_WORD, encode_tagged, joined_words, normalised_word, prepare_tagged, read_tagged
 from chainrule.data.examples import PreparedExamples
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import normalisation_of
@@ -73,7 +73,8 @@ class TagRun(ConfusionRun[Tagger]):
 
         def tag(now: Sequence[Sequence[str]]) -> list[TaggedSentence]:
             rows = [
-                self.tokenizer.encode(spelled([written(word, normalise) for word in words])).tolist() for words in now
+                self.tokenizer.encode(joined_words([normalised_word(word, normalise) for word in words])).tolist()
+                for words in now
             ]
             found = self.decode(rows, [len(words) for words in now], search=search, beam=beam)
             return [
