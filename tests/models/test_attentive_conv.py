@@ -135,7 +135,7 @@ def test_a_sequence_longer_than_the_context_is_refused() -> None:
     ("settings", "message"),
     [
         ({"width": 130, "heads": 4}, "width 130 is not divisible by heads 4; try 128 or 132"),
-        ({"width": 12, "heads": 4}, "heads of width 3 cannot be rotated"),
+        ({"width": 12, "heads": 4}, "need heads of an even width (got 3)"),
         ({"kernel": 1}, "'kernel' got 1"),
         ({"kernels": 3}, "did you mean 'kernel'?"),
     ],

@@ -153,7 +153,7 @@ def test_the_default_has_about_1_2_million_parameters_without_embeddings() -> No
     [
         ({"width": 130, "heads": 4}, "width 130 is not divisible by heads 4; try 128 or 132"),
         ({"width": 3, "heads": 4}, "width 3 is not divisible by heads 4; try 4"),
-        ({"width": 12}, "heads of width 3 cannot be rotated"),
+        ({"width": 12}, "need heads of an even width (got 3)"),
         ({"bos": 11}, "bos 11 is outside the vocabulary of 11 tokens"),
         ({"layer": 3}, "did you mean 'layers'?"),
     ],

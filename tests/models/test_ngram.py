@@ -296,7 +296,7 @@ def test_a_model_without_probabilities_says_what_to_do() -> None:
 
 
 def test_tokens_outside_the_vocabulary_are_refused() -> None:
-    with pytest.raises(DataError, match="reach from 0 to 5, but the vocabulary has 5 tokens"):
+    with pytest.raises(DataError, match="range from 0 to 5, but the vocabulary has 5 tokens"):
         NGram(NGramConfig(vocabulary=5)).observe(stream([0, 5]))
 
 

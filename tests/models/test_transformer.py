@@ -103,7 +103,7 @@ def test_inconsistent_settings_are_refused() -> None:
         tiny(shared_embeddings=True)
     with pytest.raises(ConfigError, match="width 18 is not divisible by heads 4; try 16 or 20"):
         tiny(width=18, heads=4)
-    with pytest.raises(ConfigError, match="cannot be rotated"):
+    with pytest.raises(ConfigError, match="need heads of an even width"):
         tiny(width=9, heads=3, positions="rotary")
 
 

@@ -38,7 +38,7 @@ def convolved(x: Tensor, weight: Tensor, kernel: int, dilation: int) -> Tensor:
 @every_shape
 def test_taps_times_a_matrix_are_a_dilated_causal_convolution(kernel: int, dilation: int) -> None:
     line, x, weight = DelayLine(WIDTH, kernel, dilation), random(2, LENGTH, WIDTH), random(kernel * WIDTH, 7, seed=1)
-    torch.testing.assert_close(line.read(x, *start(line, 2)).met @ weight, convolved(x, weight, kernel, dilation))
+    torch.testing.assert_close(line.read(x, *start(line, 2)).values @ weight, convolved(x, weight, kernel, dilation))
 
 
 @every_shape
@@ -49,10 +49,10 @@ def test_taps_of_chunks_are_those_of_the_whole(kernel: int, dilation: int, chunk
     ring, positions = start(line, 2)
     found = []
     for chunk in x.split(chunks, dim=1):
-        met, ring = line.read(chunk, ring, positions)
+        taps, ring = line.read(chunk, ring, positions)
         positions = positions + chunk.shape[1]
-        found.append(met)
-    torch.testing.assert_close(torch.cat(found, dim=1), line.read(x, *start(line, 2)).met)
+        found.append(taps)
+    torch.testing.assert_close(torch.cat(found, dim=1), line.read(x, *start(line, 2)).values)
 
 
 @every_shape
@@ -65,8 +65,8 @@ def test_rows_at_different_positions_each_meet_their_own_past(kernel: int, dilat
     new = torch.stack([x[row, begin : begin + chunk] for row, begin in enumerate(starts)])
     found, ring = line.read(new, torch.cat(rings), torch.tensor(starts))
     ends = torch.tensor(starts) + chunk
-    following = line.read(torch.stack([x[row, end] for row, end in enumerate(ends)])[:, None], ring, ends).met
-    whole = line.read(x, *start(line, 3)).met
+    following = line.read(torch.stack([x[row, end] for row, end in enumerate(ends)])[:, None], ring, ends).values
+    whole = line.read(x, *start(line, 3)).values
     expected = torch.stack([whole[row, begin : begin + chunk + 1] for row, begin in enumerate(starts)])
     torch.testing.assert_close(torch.cat([found, following], dim=1), expected)
 
@@ -103,11 +103,11 @@ def test_gradients_through_chunks_are_those_through_the_whole(kernel: int, dilat
     ring, positions = start(line, 2)
     found = []
     for chunk in x.split([9, 1, 13], dim=1):
-        met, ring = line.read(chunk, ring, positions)
+        taps, ring = line.read(chunk, ring, positions)
         positions = positions + chunk.shape[1]
-        found.append(met)
+        found.append(taps)
     (chunked,) = torch.autograd.grad((torch.cat(found, dim=1) * weights).sum(), x)
-    (whole,) = torch.autograd.grad((line.read(x, *start(line, 2)).met * weights).sum(), x)
+    (whole,) = torch.autograd.grad((line.read(x, *start(line, 2)).values * weights).sum(), x)
     torch.testing.assert_close(chunked, whole)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chainrule.nn.recurrent import CELLS, Cell
-from chainrule.nn.recurrent_encoder import Encoded, Order, RecurrentEncoder, read_to_the_end, reversed_rows
+from chainrule.nn.recurrent_encoder import Encoded, LengthOrder, RecurrentEncoder, reversal_index, run_to_lengths
 
 LENGTHS = torch.tensor([3, 6, 1, 3])
 
@@ -48,7 +48,7 @@ def test_a_row_is_read_as_if_it_were_alone(cell: Cell, bidirectional: bool) -> N
 def test_reading_to_the_end_is_a_plain_loop_that_stops_at_each_rows_length(cell: Cell) -> None:
     torch.manual_seed(0)
     layer, inputs = CELLS[cell](6, 5, 0.0).double(), values()
-    outputs, state = read_to_the_end(layer, inputs, Order(LENGTHS))
+    outputs, state = run_to_lengths(layer, inputs, LengthOrder(LENGTHS))
     for row, length in enumerate(LENGTHS.tolist()):
         expected, last = layer.naive(inputs[:length, row : row + 1], layer.initial(1), layer.recurrent_weight)
         torch.testing.assert_close(outputs[:length, row : row + 1], expected)
@@ -57,7 +57,7 @@ def test_reading_to_the_end_is_a_plain_loop_that_stops_at_each_rows_length(cell:
 
 
 def test_the_backward_direction_of_a_row_begins_at_its_own_end() -> None:
-    where = reversed_rows(LENGTHS, 6)[..., 0].t().tolist()
+    where = reversal_index(LENGTHS, 6)[..., 0].t().tolist()
     assert where == [[2, 1, 0, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5], [2, 1, 0, 3, 4, 5]]
 
 

@@ -31,7 +31,7 @@ from chainrule.interface.capabilities import Layered
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.layers import ScalarMix
 from chainrule.nn.recurrent import CELLS, Cell, RecurrentLayer
-from chainrule.nn.recurrent_encoder import reversed_rows
+from chainrule.nn.recurrent_encoder import reversal_index
 from chainrule.nn.tokens import TokenTable
 from chainrule.types import Batch, Sequences
 
@@ -159,4 +159,4 @@ class ELMo(OwnObjective, Layered):
 
 def _reversed_order(texts: Sequences) -> Tensor:
     """(B, T): the indices that reverse every row within its length."""
-    return reversed_rows(texts.lengths, texts.ids.shape[1])[..., 0].t()
+    return reversal_index(texts.lengths, texts.ids.shape[1])[..., 0].t()

@@ -91,7 +91,7 @@ class HybridLanguage(HybridModel):
         ids = torch.full(zeros.shape[:2], self.bos, device=zeros.device)
         positions = torch.zeros(batch_size, dtype=torch.int64, device=zeros.device)
         plan = TargetPlan(zeros, positions + self.config.chunk, zeros, zeros, zeros[..., 0])
-        layers = tuple(cast(GRU, layer).initial(batch_size) for layer in self.branches.writing)
+        layers = tuple(cast(GRU, layer).initial(batch_size) for layer in self.branches.decoder)
         return HybridLanguageState(layers, plan, ids, ids, positions)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig, RasterConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable
 from chainrule.interface.conditional import Conditional, TranslationConfig
-from chainrule.nn.convolution import Convolution, GatedLayer, across, lowered, matrix, norm_across
+from chainrule.nn.convolution import Convolution, GatedLayer, matrix, pixel_norm, pointwise, shift_down
 from chainrule.nn.layers import rms_norm
 from chainrule.types import Batch, Sequences, State, merge, select
 
@@ -148,7 +148,7 @@ class PixelCNN(TabledReadout):
         for_v, for_h = places.permute(0, 3, 1, 2).chunk(2, dim=1)
         v = self.first_vertical.downwards(pixels) + for_v
         before = F.pad(pixels, (1, 0))[..., :-1]
-        h = self.first_horizontal.rightwards(before) + across(self.first_join, lowered(v)) + for_h
+        h = self.first_horizontal.rightwards(before) + pointwise(self.first_join, shift_down(v)) + for_h
         vertical, horizontal = [pixels, v], [before, h]
         for layer in self._stack:
             v, h = layer(v, h)
@@ -234,9 +234,9 @@ class PixelCNN(TabledReadout):
         pixels = [
             _last(this_row(h), column + 1, past, 1) for h, past in zip(maps.horizontal, self._pasts, strict=False)
         ]
-        above = [this_row(lowered(v)) for v in maps.vertical[1:]]
+        above = [this_row(shift_down(v)) for v in maps.vertical[1:]]
         return state._replace(
-            rows=(rows[0], *map(norm_across, rows[1:])),
+            rows=(rows[0], *map(pixel_norm, rows[1:])),
             above=tuple(join(v) for join, v in zip(self._joins, above, strict=True)),
             pixels=(pixels[0], *map(rms_norm, pixels[1:])),
             here=this_row(maps.heads.permute(0, 3, 1, 2)).take_along_dim(column[:, None, None], dim=1)[:, 0],
@@ -283,7 +283,7 @@ class PixelCNN(TabledReadout):
         v = self.first_vertical.row(state.rows[0], x) + place.chunk(2, dim=1)[0][:, :, None]
         inputs, above = [x], [self.first_join(v[:, :, 0].mT)]
         for layer, rows in zip(self._stack, state.rows[1:], strict=True):
-            inputs.append(norm_across(v))
+            inputs.append(pixel_norm(v))
             v = v + layer.row(rows, inputs[-1])
             above.append(layer.join(v[:, :, 0].mT))
         return state._replace(

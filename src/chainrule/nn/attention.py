@@ -1,8 +1,8 @@
-"""Attention: causal, over whole sequences and over a cache of bounded capacity; both ways; and over a source.
+"""Attention: causal, over whole sequences or through a key-value cache; bidirectional; cross-attention; pooling.
 
-A block asks `attend(query, key, value)`, or `look(query)` where the keys and values are those of a source, and does
-not know who answers, so its arithmetic is written once. Shape letters: B rows, H heads, K new tokens, C capacity,
-S slots in use or tokens of a source, D width of a head.
+A Transformer block calls `attend(query, key, value)`, or `cross_attend(query)` for the keys and values of a source. It
+is independent of the kind of attention, so a block is implemented once for training and decoding. Shape letters: B
+rows, H heads, K new tokens, C capacity, S cached tokens or source tokens, D width of a head.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from chainrule.nn.dropout import apply_dropout
 from chainrule.types import length_mask
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""query, key, value of the new tokens, (B, H, K, D) each, to what they gather from the past: (B, H, K, D)."""
+"""Self-attention: query, key and value of the new tokens, (B, H, K, D) each, to (B, H, K, D)."""
 
 CrossAttend: TypeAlias = Callable[[Tensor], Tensor]
-"""query of the new tokens, (B, H, K, D), to what they gather from their row's source: (B, H, K, D)."""
+"""Cross-attention to the source of each row: queries of the new tokens (B, H, K, D) to (B, H, K, D)."""
 
 
 def require_heads(width: int, heads: int) -> None:
-    """Refuse a width that cannot be shared out among the heads, as the settings of a model do."""
+    """Raise ValueError if the width is not divisible by the number of heads."""
     if width % heads:
         below = width // heads * heads
         options = " or ".join(str(fitting) for fitting in (below, below + heads) if fitting)
@@ -35,28 +35,28 @@ def require_heads(width: int, heads: int) -> None:
 
 @dataclass(slots=True)
 class CausalAttention:
-    """Every token attends to itself and to those before it, all at once: the way of training and scoring."""
+    """Every token attends to itself and to those before it, in parallel: for training and scoring."""
 
     dropout: float = 0.0
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return _gathered(query, key, value, dropout=self.dropout, causal=True)
+        return _attention(query, key, value, dropout=self.dropout, causal=True)
 
 
 @dataclass(slots=True)
 class BidirectionalAttention:
-    """Every token attends to all tokens of its row, before and after it: the way of encoders."""
+    """Every token attends to all tokens of its row: for encoders."""
 
     bias: Tensor | None  # see `padding_bias`
     dropout: float = 0.0
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return _gathered(query, key, value, self.bias, dropout=self.dropout)
+        return _attention(query, key, value, self.bias, dropout=self.dropout)
 
 
 @dataclass(slots=True)
 class CachedAttention:
-    """New tokens are written into a cache, in place, and attend to all that it holds of their row's past."""
+    """New tokens are appended to a key-value cache in place, and attend to the tokens of their row in it."""
 
     keys: Tensor  # (B, H, C, D)
     values: Tensor  # (B, H, C, D)
@@ -71,7 +71,7 @@ class CachedAttention:
 
 
 class AlignedIndex:
-    """All rows stand at the same position, so that a chunk is a slice and a single token needs no mask."""
+    """All rows are at the same position, so a chunk is a slice and a single token needs no mask."""
 
     def __init__(self, start: int, chunk: int, device: torch.device) -> None:
         self.end = start + chunk
@@ -79,15 +79,15 @@ class AlignedIndex:
         self.causal = start == 0 and chunk > 1
         self.mask: Tensor | None = None
         if start > 0 and chunk > 1:
-            slots = torch.arange(self.end, device=device)
-            self.mask = slots <= slots[start:, None]  # (K, S)
+            positions = torch.arange(self.end, device=device)
+            self.mask = positions <= positions[start:, None]  # (K, S)
 
     def write(self, cache: Tensor, new: Tensor) -> None:
         cache[:, :, self.where] = new
 
 
 class RaggedIndex:
-    """Rows stand at positions of their own; slots past a row's own end are masked, whatever they hold."""
+    """Rows are at different positions; cache entries past the end of a row are masked."""
 
     causal = False
 
@@ -95,19 +95,19 @@ class RaggedIndex:
         self.end = end
         self.rows = torch.arange(len(positions), device=positions.device)[:, None]  # (B, 1)
         self.where = positions[:, None] + torch.arange(chunk, device=positions.device)  # (B, K)
-        slots = torch.arange(end, device=positions.device)
-        self.mask = (slots <= self.where[..., None])[:, None]  # (B, 1, K, S)
+        cached = torch.arange(end, device=positions.device)
+        self.mask = (cached <= self.where[..., None])[:, None]  # (B, 1, K, S)
 
     def write(self, cache: Tensor, new: Tensor) -> None:
         cache[self.rows, :, self.where] = new.transpose(1, 2)
 
 
 CacheIndex: TypeAlias = AlignedIndex | RaggedIndex
-"""Where a chunk of K tokens goes: the slots to write, the mask to attend through."""
+"""Where a chunk of K tokens is written in the cache, and the attention mask for it."""
 
 
 def cache_index(positions: Tensor, chunk: int) -> CacheIndex:
-    """The place of the next `chunk` tokens of rows at `positions` (B,): the one look at their values in a step."""
+    """The index of the next `chunk` tokens of rows at `positions` (B,). Reads their values once per step (a sync)."""
     starts = positions.tolist()
     first, last = min(starts), max(starts)
     return (
@@ -124,20 +124,20 @@ def new_caches(like: Tensor, layers: int, shape: tuple[int, ...]) -> tuple[tuple
     return keys, values
 
 
-def grow_cache(cache: Tensor, slots: int, limit: int) -> Tensor:
-    """A cache (B, H, C, D) that holds `slots`: this one, or one at least twice as large, up to the limit.
+def grow_cache(cache: Tensor, size: int, limit: int) -> Tensor:
+    """A cache (B, H, C, D) with room for `size` tokens: this one, or one at least twice as large, up to the limit.
 
-    Beams copy their caches at every step, so a cache should not be much larger than what it holds; doubling makes
-    each token pay for a constant number of copies, however long the sequence grows.
+    Beam search copies its caches at every step, so a cache should not be much larger than its content. Doubling makes
+    the cost per token constant (amortised), however long the sequence grows.
     """
     capacity = cache.shape[2]
-    if slots <= capacity:
+    if size <= capacity:
         return cache
-    return F.pad(cache, (0, 0, 0, min(limit, max(slots, 2 * capacity)) - capacity))
+    return F.pad(cache, (0, 0, 0, min(limit, max(size, 2 * capacity)) - capacity))
 
 
 def padding_bias(lengths: Tensor, width: int, dtype: torch.dtype) -> Tensor | None:
-    """What is added to the scores of sources padded to `width`: (B, 1, 1, S), 0 or −∞; None where all are full."""
+    """Bias (B, 1, 1, S) on the scores of sources padded to `width`: 0, or −∞ at padding; None without padding."""
     if int(lengths.min()) >= width:
         return None
     padding = ~length_mask(lengths, width)  # (B, S)
@@ -147,20 +147,20 @@ def padding_bias(lengths: Tensor, width: int, dtype: torch.dtype) -> Tensor | No
 
 @dataclass(slots=True)
 class SourceAttention:
-    """New tokens attend to all tokens of their row's source, whose keys and values were computed once."""
+    """Cross-attention: new tokens attend to the source of their row, whose keys and values are computed once."""
 
     keys: Tensor  # (B, H, S, D)
     values: Tensor  # (B, H, S, D)
     bias: Tensor | None  # see `padding_bias`
     dropout: float = 0.0
-    scale: float | None = None  # of the scores; none: 1 / √D
+    scale: float | None = None  # of the scores; None: 1 / √D
 
     def __call__(self, query: Tensor) -> Tensor:
-        return _gathered(query, self.keys, self.values, self.bias, dropout=self.dropout, scale=self.scale)
+        return _attention(query, self.keys, self.values, self.bias, dropout=self.dropout, scale=self.scale)
 
     def weights(self, query: Tensor) -> Tensor:
-        """(B, H, K, S): how much each token attends to each token of the source."""
-        return _weights(query, self.keys, self.bias, self.scale)
+        """Attention weights (B, H, K, S) of each token over the source."""
+        return _attention_weights(query, self.keys, self.bias, self.scale)
 
 
 def single_head_attention(source: Tensor, lengths: Tensor) -> SourceAttention:
@@ -171,7 +171,7 @@ def single_head_attention(source: Tensor, lengths: Tensor) -> SourceAttention:
 
 @dataclass(slots=True)
 class RecordingAttention:
-    """The same, and keeps the weights for whoever wants to see them."""
+    """Cross-attention that records its attention weights."""
 
     attention: SourceAttention
     recorded: list[Tensor] = field(default_factory=list)  # (B, H, K, S) each
@@ -181,7 +181,7 @@ class RecordingAttention:
         return self.attention(query)
 
 
-def _gathered(
+def _attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -191,28 +191,27 @@ def _gathered(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Values weighted by softmax(scale · query · key + bias), of which some weights are dropped."""
+    """softmax(scale · query · key + bias) · value, with dropout on the weights."""
     if not dropout:
         return F.scaled_dot_product_attention(query, key, value, bias, is_causal=causal, scale=scale)
     if causal:
         later = torch.full((query.shape[2], key.shape[2]), -torch.inf, dtype=query.dtype, device=query.device)
         bias = later.triu_(1)
-    return apply_dropout(_weights(query, key, bias, scale), dropout) @ value
+    return apply_dropout(_attention_weights(query, key, bias, scale), dropout) @ value
 
 
-def _weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
-    """(B, H, K, S): how much each query attends to each key."""
+def _attention_weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
+    """Attention weights (B, H, K, S)."""
     scores = (query.shape[-1] ** -0.5 if scale is None else scale) * query @ key.mT
     return (scores if bias is None else scores + bias).softmax(-1)
 
 
 class AttentionPooling(nn.Module):
-    """Weighted means of a text's vectors, by weights that learn where to look.
+    """Attention pooling: learned weighted means of the vectors of a sequence.
 
         α_hn = softmax_n(u_h · tanh(W m_n + b)),    c = [Σ_n α_1n m_n; …; Σ_n α_Hn m_n]
 
-    The attention of Yang et al. (2016), with H of their context vectors u. They begin at zero, so that every mean is at
-    first the plain one.
+    As in Yang et al. (2016), with H context vectors u. They are initialised to zero, so pooling starts as the mean.
     """
 
     def __init__(self, inputs: int, width: int, heads: int) -> None:
@@ -221,10 +220,10 @@ class AttentionPooling(nn.Module):
         self.heads = nn.Parameter(torch.zeros(heads, width))  # u
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """(B, S, D) and what of it is real, (B, S), to (B, H D)."""
+        """(B, S, D) and the mask of real tokens (B, S) to (B, H D)."""
         return (self.weights(vectors, mask) @ vectors.masked_fill(~mask[..., None], 0.0)).flatten(1)
 
     def weights(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """(B, H, S): how much each head looks at each vector."""
+        """Attention weights (B, H, S) of each head."""
         scores = F.linear(torch.tanh(self.inner(vectors)), self.heads).transpose(1, 2)
         return scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)

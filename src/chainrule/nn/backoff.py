@@ -1,13 +1,13 @@
-"""Counts that back off: tables of events seen in contexts of growing length, and prediction from them.
+"""Back-off models: tables of events observed in contexts of increasing length, and prediction from them.
 
-All events of one length of context are held as a sorted array of keys,
+The events of each context length are stored as a sorted array of keys,
 
     key of an event = (node of its context) * base + the token that follows
 
-with base = V + 1, and a node is a number that its family gives to every context that was seen. An event that was seen
-has its probability in the table; for others the context has a weight, by which the prediction from the context that is
-shorter by one is multiplied. `ngram` takes for contexts the last tokens of a text, `neighbours` the nearest pixels of
-an image. No loop here runs over tokens or events; loops run over the lengths of contexts.
+with base = V + 1, where a node is a number that the family assigns to every observed context. The table holds the
+probability of each observed event; for other events, the prediction from the context shorter by one is multiplied by
+the back-off weight of the context. The contexts of `ngram` are the last tokens of a text, those of `neighbours` the
+nearest pixels of an image. Loops run over context lengths only, never over tokens or events.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from chainrule.config import ModelConfig
 from chainrule.errors import DataError, TrainingError
 from chainrule.interface.base import AutoregressiveModel, CountModel
 
-FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # where counts of counts are too few to estimate them, as KenLM does
-BLOCK = 1 << 21  # predictions made at a time: few enough to stay in the cache
+FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # where too few counts of counts are known, as in KenLM
+BLOCK = 1 << 21  # predictions computed at once; fits into the CPU cache
 
 
 class BackoffTable(NamedTuple):
     """The events of one order: n of them, sorted by key. Those of order k have contexts of length k − 1."""
 
     keys: Tensor  # (n,) int64; at order 1 the tokens themselves, 0 … V, BOS among them
-    log_probs: Tensor  # (n,) of the token given its context; at order 1 (V,), since BOS never follows
-    log_backoffs: Tensor  # weight of each context of length k for tokens not seen in it, by its node; (0,) at the top
+    log_probs: Tensor  # (n,) of the token given its context; at order 1 (V,), since BOS is never predicted
+    log_backoffs: Tensor  # back-off weight of each context of length k, by its node; (0,) at the highest order
 
 
 class BackoffModel(AutoregressiveModel, CountModel):
-    """A model that predicts from such tables."""
+    """A model that predicts from back-off tables."""
 
     def __init__(self, config: ModelConfig, order: int) -> None:
         super().__init__(config)
-        self.order = order  # one more than the length of the longest context
+        self.order = order  # maximum context length + 1
         self.base = config.vocabulary + 1
         for one in range(1, order + 1):
             if one > 1:
@@ -47,29 +47,29 @@ class BackoffModel(AutoregressiveModel, CountModel):
             self.register_buffer(f"log_probs_{one}", torch.empty(0))
             if one < order:
                 self.register_buffer(f"log_backoffs_{one}", torch.empty(0))
-        # What has been counted is no part of the saved model; it stays on the CPU, wherever the tables are.
+        # Counts are not part of a checkpoint and stay on the CPU, wherever the tables are.
         self._counts: Counts | None = None
 
     @property
     def bos(self) -> int:
-        """The id that stands before the first token: one past the vocabulary, so no text can contain it."""
+        """The id of the beginning of a sequence: one past the vocabulary, so no text contains it."""
         return self.vocabulary
 
     @property
     def sizes(self) -> list[int]:
-        """How many events of each order the model knows."""
+        """The number of events of each order."""
         return [self._log_probs(order).numel() for order in range(1, self.order + 1)]
 
     def _require_known(self, ids: Tensor) -> None:
-        """Refuse to count what is no token."""
+        """Raise DataError if an id is outside the vocabulary."""
         if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocabulary:
             raise DataError(
-                f"token ids reach from {int(ids.min())} to {int(ids.max())}, but the vocabulary has "
+                f"token ids range from {int(ids.min())} to {int(ids.max())}, but the vocabulary has "
                 f"{self.vocabulary} tokens; encode the text with the model's own tokenizer"
             )
 
     def _counted(self) -> Counts:
-        """What was observed, which must be something."""
+        """The counts. Raises TrainingError if nothing was observed."""
         if self._counts is None or not self._counts.numbers[0].any():
             raise TrainingError("the model has counted no token; observe a text before estimating")
         return self._counts
@@ -77,7 +77,7 @@ class BackoffModel(AutoregressiveModel, CountModel):
     # Tables
 
     def set_tables(self, tables: Sequence[BackoffTable]) -> None:
-        """Make these the model, one table an order, in the default floating-point type."""
+        """Set the tables, one per order, in the default floating-point type."""
         dtype, device = torch.get_default_dtype(), self.device
         for order, table in enumerate(tables, start=1):
             if order > 1:
@@ -87,7 +87,7 @@ class BackoffModel(AutoregressiveModel, CountModel):
                 self.register_buffer(f"log_backoffs_{order}", table.log_backoffs.to(device, dtype))
 
     def tables(self) -> Iterator[BackoffTable]:
-        """One table an order, from unigrams up."""
+        """One table per order, from unigrams up."""
         self._require_estimate()
         for order in range(1, self.order + 1):
             yield BackoffTable(
@@ -110,7 +110,7 @@ class BackoffModel(AutoregressiveModel, CountModel):
             raise TrainingError("the model has no probabilities yet; observe a text, estimate, or load a run")
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        """Take tables of any size; names, and the size of the vocabulary, must agree."""
+        """Accept tables of any size; names and the vocabulary size must match."""
         for name, buffer in list(self.named_buffers(recurse=False)):
             saved = state_dict.get(prefix + name)
             if isinstance(saved, Tensor) and (name != "log_probs_1" or len(saved) in (0, self.vocabulary)):
@@ -130,9 +130,9 @@ class BackoffModel(AutoregressiveModel, CountModel):
         return result.view(*contexts.shape[:2], self.vocabulary)
 
     def _fill(self, result: Tensor, contexts: Tensor) -> None:
-        """Write (P, V) log-probabilities: each order, upwards, over those of tokens that it has seen."""
+        """Fill (P, V) log-probabilities: each order, from low to high, overwrites those of its observed events."""
         columns = [column.contiguous() for column in contexts.unbind(1)]  # (P,) each; [k - 1] is the last k tokens
-        # What a prediction from the last k tokens still gets as a factor: the back-off of all longer contexts.
+        # The factor of a prediction from the last k tokens: the product of the back-off weights of longer contexts.
         factors = [torch.zeros_like(result[:, 0])]
         for order in range(self.order - 1, 0, -1):
             factors.insert(0, factors[0] + node_values(self._log_backoffs(order), columns[order - 1]))
@@ -141,8 +141,8 @@ class BackoffModel(AutoregressiveModel, CountModel):
         for length, (nodes, factor) in enumerate(zip(columns, factors[1:], strict=True), start=1):
             keys = self._keys(length + 1)
             first = torch.searchsorted(keys, nodes * self.base)
-            sizes = torch.searchsorted(keys, (nodes + 1) * self.base) - first  # none where the node is -1
-            # One entry for each n-gram that continues one of the contexts: its row, and its node.
+            sizes = torch.searchsorted(keys, (nodes + 1) * self.base) - first  # 0 where the node is -1
+            # One entry per n-gram that extends one of the contexts: its row and its node.
             rows = torch.repeat_interleave(sizes)
             found = (first - (sizes.cumsum(0) - sizes)).index_select(0, rows)
             found += torch.arange(len(rows), device=rows.device)
@@ -154,10 +154,10 @@ class BackoffModel(AutoregressiveModel, CountModel):
 
 
 class Counts(NamedTuple):
-    """How often each path of tokens was seen, for every length from 1 up.
+    """The counts of each path of tokens, for every length from 1 up.
 
-    All paths of one length are the nodes of one level of a trie: the key of a path is (node of the path without its
-    last token) * base + that token, and a node is the position of its key.
+    The paths of one length are the nodes of one level of a trie: the key of a path is (node of the path without its
+    last token) * base + that token, and a node is the index of its key.
     """
 
     keys: list[Tensor]  # (n,) each, sorted; at length 1 the tokens 0 … base − 1
@@ -165,12 +165,12 @@ class Counts(NamedTuple):
 
 
 def merge_counts(counts: Counts, more: Counts, base: int) -> Counts:
-    """The counts of both texts together, in time linear in the first ones: the others are meant to be fewer."""
+    """The sum of two counts, in time linear in the larger first one and linearithmic in the second."""
     merged = Counts([counts.keys[0]], [counts.numbers[0] + more.numbers[0]])
-    places = more_places = counts.keys[0]  # of the nodes one order below, in what is merged
+    places = more_places = counts.keys[0]  # new indices of the nodes one order below
     for level in range(1, len(counts.keys)):
         keys, more_keys = counts.keys[level], more.keys[level]
-        keys = places[keys // base] * base + keys % base  # still sorted, as places rise
+        keys = places[keys // base] * base + keys % base  # still sorted, since places increase
         more_keys = more_places[more_keys // base] * base + more_keys % base
         union, places, more_places = _union(keys, more_keys)
         numbers = torch.zeros_like(union).index_copy_(0, places, counts.numbers[level])
@@ -180,8 +180,8 @@ def merge_counts(counts: Counts, more: Counts, base: int) -> Counts:
 
 
 def _union(keys: Tensor, more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Two sorted sets as one, and the places that the members of each have in it."""
-    below = torch.searchsorted(keys, more)  # how many of `keys` come before
+    """The union of two sorted sets, and the index of each member in it."""
+    below = torch.searchsorted(keys, more)  # number of smaller `keys`
     new = torch.searchsorted(keys, more, right=True) == below
     gaps, missing = below[new], more[new]
     shifts = torch.bincount(gaps, minlength=len(keys) + 1).cumsum(0)[: len(keys)]
@@ -192,20 +192,20 @@ def _union(keys: Tensor, more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def discounts(adjusted: Tensor) -> tuple[float, float, float]:
-    """D₁, D₂ and D₃ of Chen & Goodman, if the counts of counts n₁ … n₄ give values between 0 and 1, 2 and 3."""
+    """D₁, D₂ and D₃ of Chen & Goodman from the counts of counts n₁ … n₄; FALLBACK_DISCOUNTS if one is not positive."""
     n1, n2, n3, n4 = torch.bincount(adjusted.clamp(max=5), minlength=6)[1:5].tolist()
     if min(n1, n2, n3, n4) == 0:
         return FALLBACK_DISCOUNTS
-    share = n1 / (n1 + 2 * n2)
-    discounts = (1 - 2 * share * n2 / n1, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3)
+    ratio = n1 / (n1 + 2 * n2)
+    discounts = (1 - 2 * ratio * n2 / n1, 2 - 3 * ratio * n3 / n2, 3 - 4 * ratio * n4 / n3)
     return discounts if min(discounts) > 0 else FALLBACK_DISCOUNTS
 
 
 def find_nodes(keys: Tensor, parents: Tensor, tokens: Tensor, base: int) -> Tensor:
-    """The node that continues each parent with a token; -1 where there is none, or where the parent is -1."""
+    """The child node of each parent by a token; -1 if there is none, or if the parent is -1."""
     if not keys.numel():
         return torch.full_like(parents, -1)
-    wanted = parents * base + tokens  # negative for a parent of -1, which no key is
+    wanted = parents * base + tokens  # negative, hence no key, for a parent of -1
     places = torch.searchsorted(keys, wanted).clamp_(max=keys.numel() - 1)
     return places.where(keys[places] == wanted, -1)
 

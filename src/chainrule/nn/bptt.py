@@ -1,10 +1,10 @@
-"""Recurrences with back-propagation through time written out by hand.
+"""Recurrences with hand-written back-propagation through time.
 
-Autograd through a Python loop records a dozen small operations per time step and adds up the weights' gradients
-step by step. Here, going forward, the input projections of all steps are one matrix product before the loop, and
-the gates are activated in place. Going backward, everything that does not depend on the gradient (the slopes) is
-computed for all steps at once, only the recurrence of the hidden gradient stays in the loop, and each weight's
-gradient is one product over all steps after it. `RecurrentLayer.naive` is the reference that the tests compare with.
+Autograd through a Python loop records a dozen small operations per time step and accumulates the weight gradients step
+by step. In the forward pass here, the input projections of all steps are one matrix product before the loop, and gates
+are activated in place. In the backward pass, the derivatives of the activations are computed for all steps at once,
+only the recurrence of the hidden gradient stays in the loop, and each weight gradient is one product over all steps
+after it. `RecurrentLayer.naive` is the reference in the tests.
 
 Shape letters beside those of `chainrule.types`: N = T·B, I width of the inputs, G width of all gates together.
 Time comes first here, so that a step is one contiguous block. Names ending in _s hold all steps.
@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 
 class PeepholeLSTM(torch.autograd.Function):
-    """Gates in the order candidate, input, forget, output; the last three see the previous memory."""
+    """Gates in the order candidate, input, forget, output; the last three have peepholes to the previous memory."""
 
     @staticmethod
     def forward(
@@ -57,7 +57,7 @@ class PeepholeLSTM(torch.autograd.Function):
         steps, width = inputs.shape[0], memory_grad.shape[1]
         candidate_s, admit_s, keep_s, emit_s = gates_s.chunk(4, dim=-1)
 
-        # What each gate's pre-activation does to the memory (first three) or to the output (last).
+        # Derivative of the memory (first three) or of the output (last) by the pre-activation of each gate.
         grad_s = torch.empty_like(gates_s)
         by_candidate, by_admit, by_keep, by_emit = grad_s.chunk(4, dim=-1)
         torch.mul(admit_s, _tanh_slope(candidate_s), out=by_candidate)
@@ -146,10 +146,10 @@ class CoupledLSTM(torch.autograd.Function):
 
 
 class InputResetGRU(torch.autograd.Function):
-    """Gates in the order update (D), reset (I), candidate (D); the reset gate works on the inputs.
+    """Gates in the order update (D), reset (I), candidate (D); the reset gate is applied to the inputs.
 
-    The reset gate needs the previous hidden vector, so the projection of the reset inputs stays in the loop: a
-    second product per step, and a second one going back. The other two input projections are hoisted.
+    The reset gate depends on the previous hidden vector, so the projection of the reset inputs stays in the loop: a
+    second product per step, forward and backward. The other two input projections are hoisted.
     """
 
     @staticmethod
@@ -216,19 +216,19 @@ def _project(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _room(first: Tensor, steps: int) -> Tensor:
-    """Space for a value before the first step, which is given, and after each step: (T + 1, B, D)."""
+    """Allocate (T + 1, B, D) for the values before the first step, which is `first`, and after each step."""
     values = first.new_empty(steps + 1, *first.shape)
     values[0] = first
     return values
 
 
 def _sigmoid_slope(values: Tensor, out: Tensor) -> Tensor:
-    """The derivative of the sigmoid where it takes these values."""
+    """The derivative of the sigmoid, as a function of its value."""
     return torch.addcmul(values, values, values, value=-1, out=out)
 
 
 def _tanh_slope(values: Tensor) -> Tensor:
-    """The derivative of tanh where it takes these values."""
+    """The derivative of tanh, as a function of its value."""
     return (values * values).neg_().add_(1)
 
 

@@ -1,8 +1,8 @@
-"""Dropout: for any vectors, and for sequences.
+"""Dropout for arbitrary tensors, and variational dropout for sequences.
 
-On a CPU, PyTorch draws one random number for each value that may be dropped, which took a tenth of the time in which a
-small Transformer learns. Here a number of eight random bytes decides for eight values, which is 2.5 times as fast
-(`benchmarks/dropout.py`). So rates are multiples of 1/256, and what survives is scaled by what the rate really is.
+On a CPU, PyTorch draws one random number per value, which took a tenth of the training time of a small Transformer.
+Here one 64-bit random number decides for eight values, one byte each, which is 2.5 times as fast
+(`benchmarks/dropout.py`). Rates are therefore rounded to multiples of 1/256, and values are scaled by the rounded rate.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-STEPS = 256  # what a byte can be
-LOWEST = -(2**63)  # of the numbers whose bytes are drawn
+STEPS = 256  # values of a byte
+LOWEST = -(2**63)  # smallest 64-bit integer
 
 
 def apply_dropout(x: Tensor, rate: float) -> Tensor:
-    """Each value of x, 0 with probability `rate` and else scaled up, so that it stays the same on average."""
-    if not rate:  # decoding passes here in every block
+    """Set each value of x to 0 with probability `rate`, and scale the others to keep the expectation."""
+    if not rate:  # the common case in decoding
         return x
     if x.device.type != "cpu":
         return F.dropout(x, rate)
@@ -28,7 +28,7 @@ def apply_dropout(x: Tensor, rate: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`apply_dropout` in training, nothing in evaluation mode."""
+    """`apply_dropout` in training mode, the identity in evaluation mode."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Dropout(nn.Module):
 
     @property
     def current_rate(self) -> float:
-        """The rate as things stand."""
+        """The rate in the current mode: 0 in evaluation."""
         return self.rate if self.training else 0.0
 
     def forward(self, values: Tensor) -> Tensor:
@@ -49,8 +49,8 @@ class Dropout(nn.Module):
 class VariationalDropout(Dropout):
     """Dropout with one mask for all time steps of a row (Gal & Ghahramani, 2016).
 
-    A fresh mask at each step adds noise that a recurrent net sees as a change in its input; a mask that stays makes
-    the whole sequence pass through one thinned network. Each row has its own mask.
+    A new mask at each step would add noise to the input of a recurrent network; with a fixed mask the whole sequence
+    passes through one thinned network. Each row has its own mask.
     """
 
     def forward(self, values: Tensor) -> Tensor:

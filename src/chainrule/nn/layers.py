@@ -1,7 +1,4 @@
-"""Elementary layers: linear maps, norms, activations, and learned mixes of layers.
-
-Linear maps are fast for many rows and for a single one.
-"""
+"""Elementary layers: linear maps that are fast for many rows and for one, norms, activations, scalar mix."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ EXACT = (torch.float32, torch.float64)
 
 
 class Projection(nn.Module):
-    """A linear map whose matrix is stored (in, out), the way that a product with a single row reads it fastest.
+    """A linear map whose matrix is stored (in, out), the fastest layout for a product with a single row.
 
-    Such products are made in `alone`.
+    `single_row.project` computes such products.
     """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
@@ -33,8 +30,8 @@ class Projection(nn.Module):
 def matmul(x: Tensor, matrix: Tensor) -> Tensor:
     """(N, D) @ (D, O).
 
-    A product with a single row reads the matrix once and hardly computes, so its speed is that of memory. NumPy's
-    BLAS comes nearer to that than torch's, 1.1 to 1.7 times as fast in runs on one core (`benchmarks/matvec.py`).
+    A product with a single row reads the matrix once, so it is bound by memory bandwidth. NumPy's BLAS comes closer to
+    that bound than torch's: 1.1 to 1.7 times as fast on one core (`benchmarks/matvec.py`).
     """
     if is_single_row(x) and x.dtype == matrix.dtype:
         return torch.from_numpy(np.dot(x.numpy()[0], matrix.detach().numpy()))[None]
@@ -42,43 +39,43 @@ def matmul(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def is_single_row(x: Tensor) -> bool:
-    """One row on the CPU, in full precision, that nobody wants the gradient of."""
+    """Whether x is one row on the CPU, in full precision, without gradients."""
     return len(x) == 1 and not torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype in EXACT
 
 
 def input_projection(inputs: int, outputs: int, *, bias: bool = False) -> Projection:
-    """A matrix at the beginning of a residual branch."""
+    """The first projection of a residual branch, initialised with standard deviation 1 / √inputs."""
     projection = Projection(inputs, outputs, bias=bias)
     nn.init.normal_(projection.weight, std=inputs**-0.5)
     return projection
 
 
 def output_projection(inputs: int, outputs: int) -> Projection:
-    """A matrix at the end of one: zero, so that the model begins as its embeddings and readout."""
+    """The last projection of a residual branch: zero, so that every block is the identity at initialisation."""
     projection = Projection(inputs, outputs)
     nn.init.zeros_(projection.weight)
     return projection
 
 
-EPSILON = torch.tensor(1e-6, dtype=torch.float64)  # a tensor, so that one operation can add it; takes on any type
+EPSILON = torch.tensor(1e-6, dtype=torch.float64)  # a 0-d tensor: can be added in a fused operation of any type
 
 
 class LayerNorm(nn.LayerNorm):
-    """The same, straight to the kernel: torch's own asks on each call whether cuDNN is on."""
+    """nn.LayerNorm without the overhead of F.layer_norm, which checks for cuDNN on each call."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 def rms_norm(x: Tensor) -> Tensor:
-    """RMS norm without a weight: the matrix that follows can learn one."""
+    """RMS norm over the last axis, without a weight: the projection that follows can learn one."""
     if torch.is_grad_enabled() and x.requires_grad:
         return cast(Tensor, _RMSNorm.apply(x))  # type: ignore[no-untyped-call]
     return x * inverse_rms(x)
 
 
 def inverse_rms(x: Tensor) -> Tensor:
-    """(..., D) to (..., 1): what brings the root of the mean square to 1."""
+    """(..., D) to (..., 1): 1 / √(mean(x²) + ε)."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return torch.addcmul(EPSILON.to(x.device), length, length, value=1 / x.shape[-1]).rsqrt_()
 
@@ -86,7 +83,7 @@ def inverse_rms(x: Tensor) -> Tensor:
 class _RMSNorm(torch.autograd.Function):
     """The gradient of y = x · r(x) in one formula, r (g − y ⟨g, y⟩ / D).
 
-    Left to autograd, the norms take about twice the time on a CPU: 2 to 5 % of a training step of the default model.
+    With autograd the norms take about twice the time on a CPU: 2 to 5 % of a training step of the default model.
     """
 
     @staticmethod
@@ -111,7 +108,7 @@ def squared_relu(x: Tensor) -> Tensor:
 
 
 class _SquaredReLU(torch.autograd.Function):
-    """The derivative is 2 max(0, x): one pass over memory, where autograd would make three."""
+    """The derivative is 2 max(0, x): one pass over memory instead of autograd's three."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -127,7 +124,7 @@ class _SquaredReLU(torch.autograd.Function):
 
 
 class ScalarMix(nn.Module):
-    """γ Σ_l softmax(w)_l x_l."""
+    """γ Σ_l softmax(w)_l x_l, a learned weighted mean of layers (Peters et al., 2018)."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()

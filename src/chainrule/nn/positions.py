@@ -1,18 +1,17 @@
-"""Where a token stands: sinusoids, or rotary positions, by which a query and a key meet at an angle.
+"""Position encodings: sinusoids and rotary embeddings.
 
-    rotate(x, p) turns each pair (x_i, x_{i + D/2}) by the angle p / base^(2i/D), so that
+    rotate(x, p) rotates each pair (x_i, x_{i + D/2}) by the angle p / base^(2i/D), so that
     rotate(q, m) · rotate(k, n) is a function of q, k and m − n
 
-Su et al., 2021, "RoFormer: enhanced Transformer with rotary position embedding". Sinusoids are the vectors of the
-first Transformer (Vaswani et al., 2017). `Positions` puts them behind one interface, for families that let the user
-choose.
+Su et al., 2021, "RoFormer: enhanced Transformer with rotary position embedding". Sinusoids are those
+of Vaswani et al. (2017). `Positions` is their common interface, for families with a choice of position encodings.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -22,23 +21,25 @@ from chainrule.nn import single_row
 from chainrule.nn.layers import input_projection
 from chainrule.nn.single_row import Array
 
+T = TypeVar("T")
+
 
 def require_pairs(width: int, heads: int, instead: str = "") -> None:
-    """Refuse heads that cannot be rotated; `instead` is another way out."""
+    """Raise ValueError if the width of a head is odd; `instead` is appended to the suggested remedy."""
     if width // heads % 2:
         raise ValueError(
-            f"heads of width {width // heads} cannot be rotated, since rotary positions rotate pairs; "
+            f"rotary positions need heads of an even width (got {width // heads}); "
             f"try width {width + heads} with heads {heads}{instead}"
         )
 
 
 class Rotary(nn.Module):
-    """Angles for every position up to a capacity, ready to be applied.
+    """Rotary position embeddings, precomputed for every position up to a capacity.
 
-    The tables follow from the settings, so they are not part of a checkpoint.
+    The tables are determined by the settings, so they are not part of a checkpoint.
     """
 
-    cosine: Tensor  # (C, D): each angle twice, once for either half of a vector
+    cosine: Tensor  # (C, D): each angle twice, once per half of a vector
     sine: Tensor  # (C, D): its first half negated
 
     def __init__(self, width: int, capacity: int, base: float = 10_000.0) -> None:
@@ -49,7 +50,7 @@ class Rotary(nn.Module):
         self.register_buffer("sine", torch.cat([-angles.sin(), angles.sin()], -1).float(), persistent=False)
 
     def forward(self, where: slice | Tensor) -> Rotation:
-        """The rotation of K tokens: a slice of positions, or (B, K) where rows stand at different ones."""
+        """The rotation of K tokens at a slice of positions, or at positions (B, K)."""
         return Rotation(self.cosine[where][..., None, None, :], self.sine[where][..., None, None, :])
 
     def single_row(self, where: int | slice) -> single_row.RowRotation:
@@ -58,60 +59,60 @@ class Rotary(nn.Module):
 
 
 class Rotation:
-    """Turns vectors by the angles of their positions."""
+    """Rotates vectors by the angles of their positions."""
 
     def __init__(self, cosine: Tensor, sine: Tensor) -> None:
         self.cosine = cosine  # (K, 1, 1, D) or (B, K, 1, 1, D)
         self.sine = sine
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """(B, K, ·, H, D), turned: three kernels, because swapping the halves is a roll."""
+        """(B, K, ·, H, D) to the same shape. Swapping the halves is a roll, so this takes three kernels."""
         swapped = vectors.roll(vectors.shape[-1] // 2, dims=-1)
         return torch.addcmul(vectors * self.cosine, swapped, self.sine)
 
 
 def sinusoids(width: int, capacity: int) -> Tensor:
-    """(C, D): position p is told by sin(p / 10000^(2i/D)) and cos(p / 10000^(2i/D)), side by side."""
+    """(C, D): sin(p / 10000^(2i/D)) and cos(p / 10000^(2i/D)) of each position p, interleaved."""
     frequencies = 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(capacity, dtype=torch.float64)[:, None] * frequencies  # (C, ⌈D/2⌉)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width].float()
 
 
 Rotate: TypeAlias = Callable[[Tensor], Tensor]
-"""What positions do to queries and keys, (B, K, ·, H, D/H)."""
+"""The rotation of queries and keys (B, K, ·, H, D/H)."""
 
 RotateRow: TypeAlias = Callable[[Array], Array]
-"""The same for one token of one row, (·, H, D/H), or for some, (·, H, K, D/H)."""
+"""The same for a single row: one token (·, H, D/H), or several (·, H, K, D/H)."""
 
 
 class Positioned(NamedTuple):
-    """Tokens that know where they stand."""
+    """Embedded tokens with their positions encoded, and the rotation of their queries and keys."""
 
     vectors: Tensor  # (B, K, D)
     rotate: Rotate
 
 
 class PositionedRow(NamedTuple):
-    """Tokens of one row that do."""
+    """The same for a single row."""
 
     vectors: Array  # (D,) or (K, D)
     rotate: RotateRow
 
 
 class Positions(nn.Module, ABC):
-    """How embedded tokens learn where they stand."""
+    """A position encoding of embedded tokens."""
 
     @abstractmethod
     def forward(self, embedded: Tensor, where: slice | Tensor) -> Positioned:
-        """(B, K, D) at a slice of positions, or at (B, K) where rows stand at different ones."""
+        """Encode tokens (B, K, D) at a slice of positions, or at positions (B, K)."""
 
     @abstractmethod
     def step(self, embedded: Array, where: int | slice) -> PositionedRow:
-        """One token (D,) at its position, or some of one row, (K, D)."""
+        """`forward` for a single row: one token (D,) at its position, or several (K, D)."""
 
 
 class RotaryPositions(Positions):
-    """Nothing is done to what is read; a query and a key are turned before they meet."""
+    """Embeddings are unchanged; queries and keys are rotated."""
 
     def __init__(self, width: int, head_width: int, capacity: int) -> None:
         super().__init__()
@@ -127,21 +128,21 @@ class RotaryPositions(Positions):
 class AddedPositions(Positions):
     """e + p, with p a sinusoid."""
 
-    sinusoids: Tensor  # (C, D); follows from the settings, so it is not part of a checkpoint
+    sinusoids: Tensor  # (C, D); determined by the settings, so not part of a checkpoint
 
     def __init__(self, width: int, head_width: int, capacity: int) -> None:
         super().__init__()
         self.register_buffer("sinusoids", sinusoids(width, capacity), persistent=False)
 
     def forward(self, embedded: Tensor, where: slice | Tensor) -> Positioned:
-        return Positioned(embedded + self.sinusoids[where], _as_they_are)
+        return Positioned(embedded + self.sinusoids[where], _identity)
 
     def step(self, embedded: Array, where: int | slice) -> PositionedRow:
-        return PositionedRow(embedded + single_row.as_numpy(self.sinusoids)[where], _as_it_is)
+        return PositionedRow(embedded + single_row.as_numpy(self.sinusoids)[where], _identity)
 
 
 class ConcatenatedPositions(AddedPositions):
-    """W [e; p], so that token and position can be kept apart; W brings twice the width back to one."""
+    """W [e; p] with a projection W from twice the width."""
 
     def __init__(self, width: int, head_width: int, capacity: int) -> None:
         super().__init__(width, head_width, capacity)
@@ -149,16 +150,12 @@ class ConcatenatedPositions(AddedPositions):
 
     def forward(self, embedded: Tensor, where: slice | Tensor) -> Positioned:
         positions = self.sinusoids[where].expand_as(embedded)
-        return Positioned(self.narrow(torch.cat([embedded, positions], -1)), _as_they_are)
+        return Positioned(self.narrow(torch.cat([embedded, positions], -1)), _identity)
 
     def step(self, embedded: Array, where: int | slice) -> PositionedRow:
         both = np.concatenate((embedded, single_row.as_numpy(self.sinusoids)[where]), axis=-1)
-        return PositionedRow(single_row.project(both, self.narrow), _as_it_is)
+        return PositionedRow(single_row.project(both, self.narrow), _identity)
 
 
-def _as_they_are(vectors: Tensor) -> Tensor:
-    return vectors
-
-
-def _as_it_is(vector: Array) -> Array:
-    return vector
+def _identity(x: T) -> T:
+    return x

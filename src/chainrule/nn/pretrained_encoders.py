@@ -1,12 +1,11 @@
-"""BERT and GPT-2, reduced to what reading a text with their pretrained weights takes.
+"""BERT and GPT-2 as encoders: hidden vectors from pretrained weights.
 
     BERT     x⁰ = norm(E[s] + p + e_A)     h = norm(x + Attention(x))     x' = norm(h + MLP(h))     m = xᴸ
     GPT-2    x⁰ = E[s] + p                 h = x + Attention(norm(x))     x' = h + MLP(norm(h))     m = norm(xᴸ)
 
-with learned positions p. In BERT (Devlin et al., 2019) every token sees every other, and e_A says that this is the
-first text of a pair, or the only one; in GPT-2 (Radford et al., 2019) a token sees itself and those before it. There is
-no readout and no cache: `models.bert` has the one for BERT, `models.gpt` both for GPT-2. Shape letters: B rows, S
-tokens, N = B·S, D width, H heads.
+with learned positions p. BERT (Devlin et al., 2019) is bidirectional, and e_A is the token type embedding of the first
+or only text; GPT-2 (Radford et al., 2019) is causal. There is no readout and no cache: `models.bert` has the readout of
+BERT, `models.gpt` both for GPT-2. Shape letters: B rows, S tokens, N = B·S, D width, H heads.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": _gelu_by_tanh,
     "relu": F.relu,
 }
-"""By the names that Hugging Face has for them."""
+"""By their names in Hugging Face transformers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderShape:
-    """What distinguishes one BERT, or one GPT-2, from another."""
+    """The architecture of one BERT or GPT-2."""
 
     vocabulary: int
-    context: int  # the longest text
+    context: int  # maximum number of tokens
     width: int
     layers: int
     heads: int
     inner: int  # width of the MLP's hidden layer
     activation: str  # one of ACTIVATIONS
-    epsilon: float  # in the norms
+    epsilon: float  # of the layer norms
     token_types: int = 1  # token type embeddings of a BERT: first and second text of a pair
-    dropout: float = 0.0  # of a BERT that is being trained
+    dropout: float = 0.0  # of a BERT in training
 
 
 class PretrainedEncoder(nn.Module, ABC):
-    """From token ids to a vector for each."""
+    """From token ids to a hidden vector per token."""
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
@@ -66,7 +65,7 @@ class PretrainedEncoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """(B, S) to (B, S, D); what stands past a row's length changes nothing before it."""
+        """(B, S) to (B, S, D); padding has no effect on the vectors of real tokens."""
 
     def _embedded(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.words) + self.positions[: ids.shape[1]]
@@ -131,7 +130,7 @@ class EncoderBlock(nn.Module):
 
 
 class BertEncoderBlock(EncoderBlock):
-    """Norms after the sums."""
+    """Post-norm."""
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__(shape)
@@ -143,7 +142,7 @@ class BertEncoderBlock(EncoderBlock):
 
 
 class GPT2EncoderBlock(EncoderBlock):
-    """Norms before the branches."""
+    """Pre-norm."""
 
     def forward(self, x: Tensor, rows: int, attend: Attend) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rows, attend)

@@ -1,10 +1,10 @@
 """Recurrent layers: six cells behind one small interface.
 
-A layer reads inputs (T, B, I), time first, after a state, and returns the hidden vectors (T, B, D) and the state
-after them. The state is a tuple of (B, D) tensors that begins with the hidden vector h; the LSTMs add their memory c.
+A layer maps inputs (T, B, I), time first, and a state to hidden vectors (T, B, D) and the next state. The state is a
+tuple of (B, D) tensors that starts with the hidden vector h; LSTMs add their memory cell c.
 
-Each layer states its equation once, in `cell`: one time step, written plainly. `naive` loops over it and is the
-reference for `unroll`, the fast way through many steps. Decoding, a step or a few at a time, is `cell` again.
+Each layer implements its equation once in `cell`, for one time step. `naive` loops over it and is the reference for
+`unroll`, the fast implementation for many steps. Decoding a few steps at a time uses `cell`.
 
 In the equations x is the input of the step, h and c are the hidden vector and memory before it, h' and c' those
 after it, σ is the logistic function and ∘ the elementwise product. W works on inputs, U on hidden vectors; each gate
@@ -28,7 +28,7 @@ LayerState: TypeAlias = tuple[Tensor, ...]
 Cell: TypeAlias = Literal["rnn", "lstm", "lstm_peephole", "lstm_coupled", "gru", "gru_input_reset"]
 
 FEW_STEPS = 4
-"""Up to here, and without gradients, a loop over `cell` beats the set-up that a fused recurrence needs on a CPU."""
+"""Up to this many steps without gradients, a loop over `cell` is faster than a fused recurrence on a CPU."""
 
 
 class RecurrentLayer(nn.Module, ABC):
@@ -41,28 +41,28 @@ class RecurrentLayer(nn.Module, ABC):
         self.input_weight = nn.Parameter(torch.empty(sum(gates), inputs))
         self.recurrent_weight = nn.Parameter(torch.empty(sum(gates), width))
         self.bias = nn.Parameter(torch.zeros(sum(gates)))
-        # The eigenvalues of an orthogonal block all have absolute value 1, so that going through many steps neither
-        # blows gradients up nor lets them fade by the matrix alone.
+        # All eigenvalues of an orthogonal matrix have absolute value 1, so that the recurrent matrix alone causes
+        # neither exploding nor vanishing gradients.
         for block in torch.split(self.input_weight.detach(), gates):
             nn.init.xavier_uniform_(block)
         for block in torch.split(self.recurrent_weight.detach(), gates):
             nn.init.orthogonal_(block)
 
     def initial(self, rows: int) -> LayerState:
-        """The state before anything was read: zeros."""
+        """The initial state: zeros."""
         return (self.bias.new_zeros(rows, self.width),)
 
     @abstractmethod
     def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
-        """One time step: from inputs (B, I) and the state before to the state after."""
+        """One time step: from inputs (B, I) and a state to the next state."""
 
     @abstractmethod
     def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
-        """All time steps of inputs (T, B, I), fast. The recurrent weight is given, since some of it may be dropped."""
+        """All time steps of inputs (T, B, I). The recurrent weight is an argument because of DropConnect."""
 
     @final
     def naive(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
-        """What `unroll` computes, as a plain loop that leaves the gradients to autograd."""
+        """The reference for `unroll`: a loop over `cell` with gradients by autograd."""
         hidden = []
         for step in inputs:
             state = self.cell(step, state, recurrent_weight)
@@ -70,9 +70,9 @@ class RecurrentLayer(nn.Module, ABC):
         return torch.stack(hidden), state
 
     def forward(self, inputs: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
-        """Read inputs (T, B, I) after the state: hidden vectors (T, B, D) and the state after them."""
+        """Inputs (T, B, I) and a state to hidden vectors (T, B, D) and the next state."""
         if torch.is_autocast_enabled(inputs.device.type):
-            # Rounding errors would add up over the steps: the recurrence itself keeps the precision of its weights.
+            # Rounding errors would accumulate over the steps, so the recurrence keeps the precision of its weights.
             with torch.autocast(inputs.device.type, enabled=False):
                 return self.forward(inputs.to(self.bias.dtype), state)
         steps, rows, _ = inputs.shape
@@ -92,7 +92,7 @@ class RecurrentLayer(nn.Module, ABC):
         return torch.addmm(F.linear(inputs, self.input_weight, self.bias), hidden, recurrent_weight.t())
 
     def _fused(self, recurrent_weight: Tensor) -> _FusedArguments:
-        """What torch's fused recurrences take after the inputs and the state; of their two biases we need one."""
+        """The further arguments of torch's fused recurrences, which have two biases; the second is zero."""
         weights = [self.input_weight, recurrent_weight, self.bias, torch.zeros_like(self.bias)]
         return _FusedArguments(weights, train=torch.is_grad_enabled())
 
@@ -136,7 +136,7 @@ class LSTM(RecurrentLayer):
 
     def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
         super().__init__(inputs, width, [width] * 4, recurrent_dropout)
-        nn.init.constant_(self.bias.detach()[width : 2 * width], 1.0)  # start by remembering
+        nn.init.constant_(self.bias.detach()[width : 2 * width], 1.0)  # initially remembers
 
     def initial(self, rows: int) -> LayerState:
         return _hidden_and_memory(self, rows)
@@ -154,14 +154,14 @@ class LSTM(RecurrentLayer):
 
 
 class LSTMPeephole(RecurrentLayer):
-    """An LSTM whose gates also see the memory (Gers & Schmidhuber, 2000).
+    """An LSTM with peephole connections from the memory to the gates (Gers & Schmidhuber, 2000).
 
     g = tanh(W_g x + U_g h + b_g)             i = σ(W_i x + U_i h + p_i ∘ c + b_i)
     f = σ(W_f x + U_f h + p_f ∘ c + b_f)      o = σ(W_o x + U_o h + p_o ∘ c + b_o)
     c' = f ∘ c + i ∘ g                        h' = o ∘ tanh(c')
 
-    Two readings are common. Here all three gates see the memory before the step, c (in Gers & Schmidhuber the output
-    gate sees c'), and each unit sees its own memory only: the peephole weights p are diagonal, not full matrices.
+    Definitions vary. Here all three gates use the previous memory c (in Gers & Schmidhuber the output gate uses c'),
+    and the peephole weights p are diagonal, not full matrices.
     """
 
     def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
@@ -189,7 +189,7 @@ class LSTMPeephole(RecurrentLayer):
 
 
 class LSTMCoupled(RecurrentLayer):
-    """An LSTM with one gate for both forgetting and admitting, f = 1 − i (Greff et al., 2017).
+    """An LSTM with coupled input and forget gates, f = 1 − i (Greff et al., 2017).
 
     g = tanh(W_g x + U_g h + b_g)     i = σ(W_i x + U_i h + b_i)     o = σ(W_o x + U_o h + b_o)
     c' = (1 − i) ∘ c + i ∘ g          h' = o ∘ tanh(c')
@@ -197,7 +197,7 @@ class LSTMCoupled(RecurrentLayer):
 
     def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
         super().__init__(inputs, width, [width] * 3, recurrent_dropout)
-        nn.init.constant_(self.bias.detach()[width : 2 * width], -1.0)  # start by remembering
+        nn.init.constant_(self.bias.detach()[width : 2 * width], -1.0)  # initially remembers
 
     def initial(self, rows: int) -> LayerState:
         return _hidden_and_memory(self, rows)
@@ -222,13 +222,13 @@ class GRU(RecurrentLayer):
     r = σ(W_r x + U_r h + b_r)            z = σ(W_z x + U_z h + b_z)
     n = tanh(W_n x + b_n + r ∘ U_n h)     h' = (1 − z) ∘ n + z ∘ h
 
-    The reset gate works on U_n h, as in the common fast implementations, and not on h before U_n: so one product
-    serves all gates.
+    The reset gate is applied to U_n h, as in cuDNN and PyTorch, not to h before U_n, so that one product serves all
+    gates.
     """
 
     def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
         super().__init__(inputs, width, [width] * 3, recurrent_dropout)
-        nn.init.constant_(self.bias.detach()[width : 2 * width], 1.0)  # start by remembering
+        nn.init.constant_(self.bias.detach()[width : 2 * width], 1.0)  # initially remembers
 
     def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
         (hidden,) = state
@@ -246,17 +246,17 @@ class GRU(RecurrentLayer):
 
 
 class GRUInputReset(RecurrentLayer):
-    """A gated recurrent unit whose reset gate works on the input instead of the hidden vector.
+    """A gated recurrent unit whose reset gate is applied to the input instead of the hidden vector.
 
     z = σ(W_z x + U_z h + b_z)                r = σ(W_r x + U_r h + b_r)
     n = tanh(W_n (r ∘ x) + U_n h + b_n)       h' = (1 − z) ∘ h + z ∘ n
 
-    The reset gate is as wide as the input, and decides what of the input is read rather than what is remembered.
+    The reset gate has the width of the input and selects what is read rather than what is remembered.
     """
 
     def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
         super().__init__(inputs, width, [width, inputs, width], recurrent_dropout)
-        nn.init.constant_(self.bias.detach()[:width], -1.0)  # start by remembering
+        nn.init.constant_(self.bias.detach()[:width], -1.0)  # initially remembers
 
     def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
         (hidden,) = state

@@ -1,19 +1,20 @@
 """The gated linear recurrence h_t = a_t ∘ h_{t−1} + b_t over a whole sequence at once.
 
-Because nothing in it depends on h but h itself, all a_t and b_t are known before the first step, and what is left is
-a scan. Its gradient is a scan as well, from the end to the start. With g_t the gradient of the loss by h_t alone,
+All a_t and b_t are known before the first step, so this is a scan. Its gradient is a scan in reverse order. With g_t
+the partial derivative of the loss by h_t,
 
     G_t = g_t + a_{t+1} ∘ G_{t+1}        ∂a_t = G_t ∘ h_{t−1}        ∂b_t = G_t        ∂h_0 = a_1 ∘ G_1
 
-On a CPU a step is one fused multiply and add over (B, D) numbers. Where they are many, steps one after another run at
-the speed of memory, and nothing that does more arithmetic is faster. Where they are few, calling costs more than
-computing, so the sequence is cut into blocks that take their steps side by side, each from zero; then h at the end
-of a block is added to the next one, shrunk by the product of its a (Blelloch, 1990). Cumulative products in log
-space and scans by doubling were 2 to 16 times as slow (`benchmarks/scan.py`); the former also divides by products
-that underflow. Here there is no division, and with |a| ≤ 1 nothing can grow.
+On a CPU a step is one fused multiply-add over (B, D) numbers. If they are many, sequential steps are bound by memory
+bandwidth, and no algorithm with more arithmetic is faster. If they are few, call overhead dominates, so the sequence is
+cut into blocks that are scanned in parallel, each from zero; then h at the end of a block is added to the next one,
+scaled by the product of its a (Blelloch, 1990). Cumulative products in log space and scans by doubling were 2 to 16
+times as slow (`benchmarks/scan.py`); the former also divides by products that underflow. Here there is no division, and
+with
+|a| ≤ 1 no value can grow.
 
 Shape letters beside those of `chainrule.types`: C blocks, L steps in a block. Time comes first, so that a step is one
-contiguous piece of memory.
+contiguous block of memory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 NARROW = 512
-"""Numbers in a step up to which calling costs so much more than computing that doing everything twice pays."""
+"""Numbers per step up to which call overhead dominates, so that the blocked scan is faster despite twice the work."""
 
 
 def scan(decay: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
@@ -39,7 +40,7 @@ def scan(decay: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
 
 
 def naive(decay: Tensor, inputs: Tensor, first: Tensor) -> Tensor:
-    """What `scan` computes, as a plain loop that leaves the gradients to autograd: the reference."""
+    """The reference for `scan`: a loop with gradients by autograd."""
     hidden = [first]
     for a, b in zip(decay, inputs, strict=True):
         hidden.append(a * hidden[-1] + b)
@@ -65,8 +66,8 @@ class _Scan(torch.autograd.Function):
         inputs_grad[-1] = gradient[-1]
         decay_later, earlier, earlier_grad = decay[1:], gradient[:-1], inputs_grad[:-1]
         if blocks := _blocks(earlier):
-            turned = _in_blocks(decay_later.flip(0), earlier.flip(0), gradient[-1], blocks)
-            earlier_grad.copy_(turned.flip(0))
+            flipped = _in_blocks(decay_later.flip(0), earlier.flip(0), gradient[-1], blocks)
+            earlier_grad.copy_(flipped.flip(0))
         else:
             _steps(decay_later.unbind()[::-1], earlier.unbind()[::-1], gradient[-1], earlier_grad.unbind()[::-1])
         decay_grad = torch.empty_like(inputs_grad)
@@ -76,24 +77,24 @@ class _Scan(torch.autograd.Function):
 
 
 def _blocks(inputs: Tensor) -> int:
-    """How many blocks to cut (T, B, D) into; 0: none, since a step is wide enough."""
+    """The number of blocks for (T, B, D); 0: a sequential scan, since a step is wide enough."""
     steps, rows, width = inputs.shape
-    blocks = isqrt(steps)  # as many blocks as steps in one: the fewest calls
+    blocks = isqrt(steps)  # minimises the number of calls
     return blocks if blocks > 1 and rows * width <= NARROW else 0
 
 
 def _steps(decay: Sequence[Tensor], inputs: Sequence[Tensor], before: Tensor, hidden: Sequence[Tensor]) -> None:
-    """Fill `hidden`, one step after another."""
+    """Fill `hidden` step by step."""
     for a, b, after in zip(decay, inputs, hidden, strict=True):
         torch.addcmul(b, a, before, out=after)
         before = after
 
 
 def _in_blocks(decay: Tensor, inputs: Tensor, first: Tensor, blocks: int) -> Tensor:
-    """The same by a loop over the steps of a block and one over blocks, in place of a loop over all steps."""
+    """The scan by a loop over the steps of a block and a loop over blocks, instead of one over all steps."""
     steps = len(inputs)
     length = -(-steps // blocks)
-    missing = blocks * length - steps  # steps past the end, which nobody reads
+    missing = blocks * length - steps  # padding
     decay, inputs = (
         F.pad(part, (0, 0, 0, 0, 0, missing)).view(blocks, length, *first.shape) for part in (decay, inputs)
     )

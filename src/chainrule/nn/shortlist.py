@@ -1,9 +1,9 @@
-"""Shortlists: a translation needs few of the words there are, and its source tells which.
+"""Vocabulary shortlists: the readout is restricted to the target tokens that are likely given the source.
 
-    L(s) = {frequent words} ∪ ⋃_n partners(s_n) ∪ {EOS}
+    L(s) = {frequent tokens} ∪ ⋃_n partners(s_n) ∪ {EOS}
 
-where the partners of a source token are the rarer target words that it stood beside most tellingly in the training
-data (Jean et al., 2015; L'Hostis et al., 2016). A step then scores |L| words instead of V.
+where the partners of a source token are the rare target tokens with the strongest co-occurrence in the training data
+(Jean et al., 2015; L'Hostis et al., 2016). A step then scores |L| tokens instead of V.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ from chainrule.interface.conditional import Conditional, TranslationConfig
 from chainrule.types import Batch, Sequences, State, Step
 
 EOS = 0  # of every tokenizer
-NOBODY = -1  # where a token has fewer partners than there is room for
+NO_PARTNER = -1  # pads the table where a token has fewer partners
 
 
 class Shortlists(ABC):
-    """Beside a model of translations: can be decoded with a shortlist."""
+    """Capability of a translation model: decoding with a shortlist."""
 
     @abstractmethod
     def shortlisted(self) -> Shortlisted:
-        """The same model, saying only words that are on a list made for each source."""
+        """The model restricted to the shortlist of each source."""
 
 
 class Shortlist(nn.Module):
-    """Which target words a source makes worth scoring. As long as nothing was set, all of them."""
+    """The table of shortlists. Before `set` is called, every token is listed."""
 
     frequent: Tensor  # (V,) bool
-    partners: Tensor  # (source vocabulary, C) target ids, or NOBODY
+    partners: Tensor  # (source vocabulary, C) target ids, or NO_PARTNER
 
     def __init__(self, source_vocabulary: int, vocabulary: int, partners: int) -> None:
         super().__init__()
         self.register_buffer("frequent", torch.ones(vocabulary, dtype=torch.bool))
-        self.register_buffer("partners", torch.full((source_vocabulary, partners), NOBODY))
+        self.register_buffer("partners", torch.full((source_vocabulary, partners), NO_PARTNER))
 
     def set(self, frequent: Tensor, partners: Tensor) -> None:
-        """Words that are always scored, (V,) bool, and those that come with each source token, as `partners_of`."""
+        """Set the tokens that are always listed, (V,) bool, and the partners of source tokens (see `partners_of`)."""
         self.frequent.copy_(frequent)
         self.frequent[EOS] = True
         self.partners.copy_(partners)
 
     def of(self, source: Sequences) -> Tensor:
-        """(B, V) bool: the words of each row's list."""
+        """(B, V) bool: the shortlist of each row."""
         ids = source.ids.masked_fill(~source.mask, 0)
-        partners = self.partners[ids].masked_fill(~source.mask[..., None], NOBODY).flatten(1)  # (B, S · C)
+        partners = self.partners[ids].masked_fill(~source.mask[..., None], NO_PARTNER).flatten(1)  # (B, S · C)
         listed = self.frequent.repeat(len(ids), 1)
-        found = partners != NOBODY
+        found = partners != NO_PARTNER
         return listed.scatter_(1, partners.where(found, EOS), True)  # EOS is listed anyway
 
 
 def partners_of(pairs: TokenPairs, rare: npt.NDArray[np.bool_], source_vocabulary: int, count: int) -> Tensor:
-    """(source vocabulary, C): for each source token its C best partners among the rare target words (V,).
+    """(source vocabulary, C): for each source token its C best partners among the rare target tokens (V,).
 
-    Best by Dice's coefficient 2 n(s, y) / (n(s) + n(y)) over sentences: a count alone would favour words that stand
-    beside everything.
+    Ranked by Dice's coefficient 2 n(s, y) / (n(s) + n(y)) over sentences: plain counts would favour tokens that
+    co-occur with everything.
     """
     sources: Counter[int] = Counter()
     targets: Counter[int] = Counter()
@@ -79,7 +79,7 @@ def partners_of(pairs: TokenPairs, rare: npt.NDArray[np.bool_], source_vocabular
     ranked: list[list[tuple[float, int]]] = [[] for _ in range(source_vocabulary)]
     for (word, other), times in together.items():
         ranked[word].append((-2 * times / (sources[word] + targets[other]), other))
-    table = torch.full((source_vocabulary, count), NOBODY)
+    table = torch.full((source_vocabulary, count), NO_PARTNER)
     for word, found in enumerate(ranked):
         best = [other for _, other in sorted(found)[:count]]
         table[word, : len(best)] = torch.tensor(best, dtype=torch.int64)
@@ -87,20 +87,20 @@ def partners_of(pairs: TokenPairs, rare: npt.NDArray[np.bool_], source_vocabular
 
 
 class ShortlistedState(NamedTuple):
-    inner: State  # of the model within
-    words: Tensor  # (B, L) the words on any list of the rows that the search began with, the same in every row
-    listed: Tensor  # (B, L) bool: which of them are on the row's own list
+    inner: State  # of the wrapped model
+    words: Tensor  # (B, L) the union of the shortlists of all initial rows, the same in every row
+    listed: Tensor  # (B, L) bool: which of them are on the shortlist of the row
 
 
 class Shortlisted(Conditional, AutoregressiveModel):
-    """A model of translations that says only words on a list made for each source.
+    """A translation model restricted to the shortlist of each source.
 
         P_L(y_t | y_<t, s) = P(y_t | y_<t, s) / Σ_{w ∈ L(s)} P(w | y_<t, s)        for y_t ∈ L(s), else 0
 
-    It is normalised and exact over the sequences that can be written with the list, and a step scores no word that is
-    on no list of its rows. A likelihood by this model is one among those sequences: it is higher than that of the
-    model within where all words of a target are listed, and 0 (−∞ nats) where one is not. So it is for decoding, with
-    weights as they were when it was made; training and reported likelihoods stay with the model within.
+    It is normalised over the sequences of listed tokens, and a step scores only tokens on the shortlist of some row.
+    The likelihood of a target is at least that of the wrapped model if all its tokens are listed, and 0 (−∞ nats)
+    otherwise. So it is meant for decoding, with the weights of the time it is created; training and reported
+    likelihoods use the wrapped model.
     """
 
     Config = TranslationConfig
@@ -110,7 +110,7 @@ class Shortlisted(Conditional, AutoregressiveModel):
         "the_source_matters": "random targets hold words off the list, whose log-probability is −∞ for either source",
     }
     config: TranslationConfig
-    weight: Tensor  # (V, D): a row per word, which the readout of a family need not be
+    weight: Tensor  # (V, D): one row per token, whatever the layout of the family's readout
     bias: Tensor  # (V,)
 
     def __init__(self, model: TabledReadout, shortlist: Shortlist) -> None:
@@ -121,7 +121,7 @@ class Shortlisted(Conditional, AutoregressiveModel):
         assert weight is not None
         self.register_buffer("weight", weight[: self.vocabulary].contiguous(), persistent=False)
         self.register_buffer("bias", weight.new_zeros(self.vocabulary) if bias is None else bias, persistent=False)
-        self._gathered: tuple[Tensor, Tensor, Tensor] | None = None  # words, and their rows of both
+        self._gathered: tuple[Tensor, Tensor, Tensor] | None = None  # tokens, and their rows of both
 
     @property
     def context(self) -> int | None:
@@ -153,7 +153,7 @@ class Shortlisted(Conditional, AutoregressiveModel):
         return Step(logits, ShortlistedState(after, words, listed))
 
     def _rows(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """The readout of some words, (D, L) and (L,), gathered once for all steps of a search."""
+        """The readout of the tokens, (D, L) and (L,), gathered once for all steps of a search."""
         if self._gathered is None or not torch.equal(self._gathered[0], words):
             self._gathered = (words, self.weight[words].t().contiguous(), self.bias[words])
         return self._gathered[1:]

@@ -1,14 +1,14 @@
-"""One token of one text, or a few, in NumPy.
+"""Single-row decoding in NumPy: one token, or a few, of one sequence.
 
-Writing a single text, a model does hundreds of operations on a few hundred numbers for every token, and torch spends
-more time on dispatching them than on doing them. A call to NumPy costs less, and its BLAS reads a matrix
-from memory faster (see `linear.times`). Here are the single-row twins of what `linear`, `norms`, `activations`,
-`positions` and `attention` do for batches; `tests/nn/test_alone.py` compares each with its twin.
+Decoding a single sequence takes hundreds of operations on a few hundred numbers per token, and torch spends more time
+on dispatch than on arithmetic. A NumPy call has less overhead, and its BLAS has a higher memory bandwidth for
+matrix-vector products (see `layers.matmul`). This module holds single-row versions of `layers`, `positions` and
+`attention`; `tests/nn/test_single_row.py` compares each with its batched counterpart.
 
-Decoding by drafts reads a few tokens at once (see `decoding.speculative`), and there the same holds: at 8 tokens of a
-width of 384, NumPy's BLAS needs three quarters of the time of torch's.
+The same holds for the few tokens that speculative decoding verifies at once: with 8 tokens and a width of 384, NumPy's
+BLAS takes three quarters of the time of torch's.
 
-Shape letters: D width, H heads, K tokens, C capacity of a cache, S slots in use.
+Shape letters: D width, H heads, K tokens, C capacity of a cache, S keys.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from chainrule.nn.layers import EXACT, LayerNorm, Projection
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 
 GELU_SCALE = 2 * (2 / np.pi) ** 0.5
-LARGEST_EXPONENT = 80.0  # e^80 still is a float32
+LARGEST_EXPONENT = 80.0  # e^80 is still finite in float32
 
 
 MAX_DECODER_TOKENS = 32
-"""Tokens of one row that NumPy still reads faster than torch."""
+"""The largest chunk of one row for which NumPy is faster than torch."""
 
 MAX_ENCODER_TOKENS = 64
-"""The same for encoders, and whoever else reads a row once and whole: beyond, both are equally fast."""
+"""The same for encoders, which read a row once: for longer rows both are equally fast."""
 
 
 def is_applicable(tokens: Tensor, like: Tensor, *, max_tokens: int = 1) -> bool:
-    """One row of one token, or of `most`, on the CPU, in full precision, that nobody wants the gradient of."""
+    """Whether the input is one row of at most `max_tokens` on the CPU, in full precision, without gradients."""
     return (
         len(tokens) == 1
         and tokens.numel() <= max_tokens
@@ -48,9 +48,9 @@ def is_applicable(tokens: Tensor, like: Tensor, *, max_tokens: int = 1) -> bool:
 
 
 def as_numpy(tensor: Tensor) -> Array:
-    """The same memory as NumPy sees it."""
-    found: Array = tensor.detach().numpy()
-    return found
+    """A NumPy view of the same memory."""
+    view: Array = tensor.detach().numpy()
+    return view
 
 
 def project(x: Array, projection: Projection) -> Array:
@@ -69,14 +69,14 @@ def split_heads(x: Array, parts: int, heads: int) -> Array:
 
 
 def rms_norm(x: Array) -> Array:
-    """RMS norm over the last axis, without a weight."""
+    """`layers.rms_norm`."""
     mean_square = np.add.reduce(x * x, axis=-1, keepdims=True) / x.shape[-1]
     scaled: Array = x / np.sqrt(mean_square + 1e-6)
     return scaled
 
 
 def layer_norm(x: Array, norm: LayerNorm) -> Array:
-    """The last axis to mean 0 and variance 1, then the learned scale and shift."""
+    """`layers.LayerNorm`."""
     width = x.shape[-1]
     centred: Array = x - np.add.reduce(x, axis=-1, keepdims=True) / width
     centred /= np.sqrt(np.add.reduce(centred * centred, axis=-1, keepdims=True) / width + norm.eps)
@@ -92,7 +92,7 @@ def squared_relu(x: Array) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """The tanh form: x (1 + tanh u) / 2 is x / (1 + e^−2u)."""
+    """GELU, tanh approximation: x (1 + tanh u) / 2 = x / (1 + e^−2u)."""
     exponent = x * x
     exponent *= 0.044715
     exponent += 1.0
@@ -107,7 +107,7 @@ def gelu(x: Array) -> Array:
 
 @dataclass(slots=True)
 class RowRotation:
-    """The rotation of one position, or of some."""
+    """The rotary rotation of one position, or of several."""
 
     cosine: Array  # (D,) or (K, D)
     sine: Array
@@ -121,20 +121,20 @@ class RowRotation:
 
 
 class RowCache(NamedTuple):
-    """Keys and values of one layer, written in place."""
+    """Keys and values of one layer, updated in place."""
 
     keys: Array  # (H, C, D)
     values: Array  # (H, C, D)
-    position: int  # of the token that is read now, or of the first of them
+    position: int  # of the first new token
 
     def where(self, tokens: Array) -> int | slice:
-        """The positions of a token (D,), or of tokens (K, D), that are read now."""
+        """The positions of the new token (D,), or tokens (K, D)."""
         return self.position if tokens.ndim == 1 else slice(self.position, self.position + len(tokens))
 
     def attend(self, query: Array, key: Array, value: Array) -> Array:
-        """(H, D) each: remember the key and the value, and gather what the query finds: (H · D,).
+        """Append the key and the value, and attend to the cache: (H, D) each to (H · D,).
 
-        Of several tokens, (H, K, D) each, every one finds itself and those before it: (K, H · D).
+        With several tokens, (H, K, D) each to (K, H · D), attention is causal.
         """
         if query.ndim == 3:
             end = self.position + query.shape[1]
@@ -148,7 +148,7 @@ class RowCache(NamedTuple):
 
 
 class FullRowAttention:
-    """All tokens of one row are there at once, and each finds all of them."""
+    """Bidirectional attention over all tokens of one row."""
 
     def attend(self, query: Array, key: Array, value: Array) -> Array:
         """(H, K, D) each to (K, H · D)."""
@@ -156,34 +156,34 @@ class FullRowAttention:
 
 
 class RowAttention(Protocol):
-    """Who answers the queries of a layer: a cache of what came before, or all tokens at once."""
+    """How a layer attends: through a `RowCache`, or bidirectionally."""
 
     def attend(self, query: Array, key: Array, value: Array) -> Array:
-        """Queries, keys and values of the tokens that are read now, to what they find."""
+        """Queries, keys and values of the new tokens to the attention output."""
 
 
 def attend(query: Array, keys: Array, values: Array, bias: Array | None = None) -> Array:
-    """What a query (H, D) finds among keys and values (H, S, D), with a bias (H, S) on their scores: (H · D,)."""
+    """Attention of one query (H, D) over keys and values (H, S, D), with a bias (H, S) on the scores: (H · D,)."""
     scores = np.matmul(keys, query[:, :, None])[:, :, 0]  # (H, S)
     scores *= query.shape[-1] ** -0.5
     if bias is not None:
         scores += bias
-    gathered: Array = np.matmul(_softmax(scores)[:, None], values)
-    return gathered.reshape(-1)
+    output: Array = np.matmul(_softmax(scores)[:, None], values)
+    return output.reshape(-1)
 
 
 def attend_each(query: Array, keys: Array, values: Array, *, causal: bool = False) -> Array:
-    """What K queries (H, K, D) find among the slots (H, S, D): (K, H · D).
+    """Attention of K queries (H, K, D) over keys and values (H, S, D): (K, H · D).
 
-    If causal, the queries are those of the last K slots, and each finds the slots up to its own.
+    If causal, the queries are those of the last K positions, and each attends to the positions up to its own.
     """
-    count, slots = query.shape[1], keys.shape[1]
+    count, length = query.shape[1], keys.shape[1]
     scores = np.matmul(query, keys.swapaxes(1, 2))  # (H, K, S)
     scores *= query.shape[-1] ** -0.5
     if causal:
-        scores[:, :, slots - count :] += np.triu(np.full((count, count), -np.inf, scores.dtype), 1)
-    gathered: Array = np.matmul(_softmax(scores), values)
-    return gathered.transpose(1, 0, 2).reshape(count, -1)
+        scores[:, :, length - count :] += np.triu(np.full((count, count), -np.inf, scores.dtype), 1)
+    output: Array = np.matmul(_softmax(scores), values)
+    return output.transpose(1, 0, 2).reshape(count, -1)
 
 
 def _softmax(scores: Array) -> Array:

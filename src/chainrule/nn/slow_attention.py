@@ -1,12 +1,11 @@
-"""Slow attention: the score of a query and a key is the length of what passes a ReLU when they are added.
+"""Slow attention: the score of a query and a key is the norm of the ReLU of their sum.
 
     e_ij = ‖ReLU(q_i + k_j)‖₂ / √d        ∂e_ij / ∂q_i = ∂e_ij / ∂k_j = ReLU(q_i + k_j) / (d e_ij)
 
-Unlike a dot product it has no form as a product of matrices. Written down plainly it builds d numbers for every pair
-of tokens, (B, H, T, S, d), and keeps them for the backward pass. But a feature is added up without the others, so
-`scores` goes through the features one at a time: the largest tensors it makes are as large as the scores themselves,
-(B, H, T, S), whatever d is, and the backward pass computes what it needs of a feature again. That is also the
-faster way, because the passes over memory are long ones (`benchmarks/slow_attention.py`).
+Unlike dot-product attention, it is not a matrix product. The direct implementation builds a tensor (B, H, T, S, d) and
+keeps it for the backward pass. Since the norm is a sum over features, `scores` loops over the features instead: its
+largest tensors have the size of the scores, (B, H, T, S), and the backward pass recomputes what it needs. This is also
+faster (`benchmarks/slow_attention.py`).
 
 Shape letters: B rows, H heads, T queries, S keys, d width of a key.
 """
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 SMALL = 1 << 16
-"""Numbers up to which all features are computed at once: there calling costs more than computing."""
+"""Size up to which all features are computed at once, because call overhead dominates."""
 
 
 def scores(query: Tensor, key: Tensor) -> Tensor:
@@ -31,7 +30,7 @@ def scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def naive(query: Tensor, key: Tensor) -> Tensor:
-    """What `scores` computes, as it is written, in one tensor (B, H, T, S, d): the reference."""
+    """The reference for `scores`, with one tensor (B, H, T, S, d)."""
     passed = (query[:, :, :, None] + key[:, :, None]).relu()
     length: Tensor = torch.linalg.vector_norm(passed, dim=-1)
     return length.mul(query.shape[-1] ** -0.5)
@@ -55,12 +54,12 @@ class _Scores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         by_query, by_key, found = ctx.saved_tensors
-        # Where nothing passes, the length is 0 and has no derivative; 0 is what a ReLU would say.
-        share = (gradient / (len(by_query) * found)).masked_fill_(found == 0, 0.0)
+        # The norm is not differentiable at 0; 0 is the subgradient that matches the ReLU.
+        scale = (gradient / (len(by_query) * found)).masked_fill_(found == 0, 0.0)
         query_grad, key_grad = torch.empty_like(by_query), torch.empty_like(by_key)
         passed = torch.empty_like(found)
         for q, k, q_grad, k_grad in zip(by_query, by_key, query_grad, key_grad, strict=True):
-            torch.add(q, k, out=passed).clamp_min_(0).mul_(share)
+            torch.add(q, k, out=passed).clamp_min_(0).mul_(scale)
             torch.sum(passed, -1, keepdim=True, out=q_grad)
             torch.sum(passed, -2, keepdim=True, out=k_grad)
         return query_grad[..., 0].movedim(0, -1), key_grad[..., 0, :].movedim(0, -1)

@@ -1,4 +1,4 @@
-"""Between token ids and vectors, both ways."""
+"""Token embeddings and the readout, tied or untied, and the selection of masked positions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from chainrule.nn.layers import matmul, rms_norm
 
 
 class TokenTable(nn.Module):
-    """A vector for each token to read it by, and one to predict it by: the same if they are tied.
+    """Input embeddings and the readout of a vocabulary, with shared weights if they are tied.
 
         embed(x) = √D e_x / ‖e_x‖,    readout(h) = E h + b
 
-    Tied (Press & Wolf, 2017; Inan et al., 2017), a row grows long as the readout of a frequent token; as an input only
-    its direction is read. The readout is stored (D, R), as it is needed: it is read whole at every step. Ids past
-    the vocabulary, such as BOS, can be read and never predicted: `input_only` says how many there are.
+    With tied weights (Press & Wolf, 2017; Inan et al., 2017) the readout vector of a frequent token grows long, so only
+    the direction of an embedding is used as input. The readout is stored (D, R), the fastest layout for decoding, where
+    every step reads all of it. `input_only` is the number of ids past the vocabulary, such as BOS, that are never
+    predicted.
     """
 
     def __init__(self, vocabulary: int, width: int, *, input_only: int = 1, tied: bool) -> None:
@@ -47,12 +48,12 @@ class TokenTable(nn.Module):
         return logits.view(*hidden.shape[:-1], logits.shape[-1])
 
     def log_probs(self, hidden: Tensor, ids: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        """Nats of some tokens (N, T) at each vector (N, D), with a share of their mass spread over the vocabulary."""
+        """Log-probabilities of the tokens `ids` (N, T) at vectors (N, D), with label smoothing over the vocabulary."""
         logits = self.readout(hidden)
-        found = logits.gather(1, ids)
+        chosen = logits.gather(1, ids)
         if smoothing:
-            found = torch.lerp(found, logits.mean(1, keepdim=True), smoothing)
-        return found - logits.logsumexp(1, keepdim=True)
+            chosen = torch.lerp(chosen, logits.mean(1, keepdim=True), smoothing)
+        return chosen - logits.logsumexp(1, keepdim=True)
 
     def most_likely(self, hidden: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The most likely token at each vector (..., D) except those to suppress, and its log-probability."""
@@ -65,9 +66,9 @@ class TokenTable(nn.Module):
 
 
 class PairTable(TokenTable):
-    """A table for the target, as above, and vectors to read a source by: their own, or those of the target.
+    """A `TokenTable` for the target, and input embeddings for the source: separate, or those of the target.
 
-    `source_vocabulary` is None where both sides have one vocabulary and share the table.
+    `source_vocabulary` is None if both sides share one vocabulary and its embeddings.
     """
 
     def __init__(self, vocabulary: int, width: int, *, source_vocabulary: int | None, tied: bool) -> None:
@@ -109,9 +110,7 @@ class TokenReadout(TabledReadout):
 
 
 def lowest(order: Tensor, among: Tensor, count: Tensor) -> Tensor:
-    """(B, K), true for the `count` positions of each row that come first in the order, among those that may."""
-    places = order.masked_fill(~among, torch.inf).argsort(dim=1, stable=True)
-    ranks = torch.empty_like(places).scatter_(
-        1, places, torch.arange(order.shape[1], device=order.device).expand_as(places)
-    )
-    return (ranks < count[:, None]) & among
+    """(B, K) bool: the `count` (B,) positions of each row with the lowest values of `order`, `among` the eligible."""
+    sorted_positions = order.masked_fill(~among, torch.inf).argsort(dim=1, stable=True)
+    ranks = torch.arange(order.shape[1], device=order.device).expand_as(sorted_positions)
+    return (torch.empty_like(sorted_positions).scatter_(1, sorted_positions, ranks) < count[:, None]) & among
