@@ -169,7 +169,7 @@ def test_folders_that_cannot_be_read_are_refused_in_one_line(tmp_path: Path) -> 
 
 def test_a_text_that_is_too_long_is_refused(tmp_path: Path) -> None:
     write_bert(tmp_path)
-    with pytest.raises(DataError, match="16 tokens does not fit into the 15"):
+    with pytest.raises(DataError, match="16 tokens exceeds the context of 15"):
         extract(tmp_path, ["cat " * 15])
 
 

@@ -182,5 +182,5 @@ def test_a_long_text_is_read_as_far_as_the_encoder_can(reviews: Path, tmp_path: 
     "model", [{"encoder": "pretrained"}, {"encoder": "words", "features": "x"}, {"encoder": "run"}]
 )
 def test_an_encoder_and_its_folder_go_together(model: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match="require each other"):
         build("classifier", {"vocabulary": 2, "source_vocabulary": 5, **model})

@@ -312,7 +312,7 @@ def test_a_shortlist_that_was_never_set_lists_everything() -> None:
         ({"shortlist": {"partners": 5}}, "with a threshold of 0 no word is rare; set skip.threshold"),
         ({"skip": {"treshold": 1}}, "did you mean 'threshold'?"),
         ({"direction": "both"}, "'direction' got 'both'"),
-        ({"shared_embeddings": True}, "the source has 9 tokens, the target 7"),
+        ({"shared_embeddings": True}, "got 9 source and 7 target tokens"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_explained(settings: dict[str, object], message: str) -> None:

@@ -100,7 +100,7 @@ def test_an_impossible_target_adds_neither_loss_nor_gradient() -> None:
 
 def test_ctc_refuses_several_passes_or_length_candidates() -> None:
     for budget in (DecodingBudget(2, 1), DecodingBudget(1, 3)):
-        with pytest.raises(DecodingError, match="writes in one pass and chooses no length"):
+        with pytest.raises(DecodingError, match="decodes in one pass and predicts no length"):
             of("ctc").generate(SOURCE, budget)
 
 
@@ -255,7 +255,7 @@ def test_sequences_longer_than_the_context_are_refused() -> None:
         target = Sequences.full(torch.ones(1, 13, dtype=torch.int64))
         with pytest.raises(DataError, match="13 tokens does not fit into the context of 12"):
             model.log_prob(Batch(target, repeated(SOURCE, 0, 1)))
-        with pytest.raises(DataError, match="no source was given"):
+        with pytest.raises(DataError, match="needs a source, but none was given"):
             model.log_prob(Batch(Sequences.full(torch.ones(1, 3, dtype=torch.int64))))
 
 

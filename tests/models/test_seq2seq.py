@@ -97,7 +97,7 @@ def test_bad_settings_and_missing_sources_are_refused_in_one_line() -> None:
     assert model_of(width=7, bidirectional=False).config.width == 7
     with pytest.raises(ConfigError, match="source has 9 tokens, the target 7"):
         model_of(shared_embeddings=True)
-    with pytest.raises(DataError, match="no source was given"):
+    with pytest.raises(DataError, match="needs a source, but none was given"):
         model_of().start()
 
 

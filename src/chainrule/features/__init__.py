@@ -1,4 +1,4 @@
-"""Features of text: what a pretrained BERT or GPT-2 that lies in a local folder makes of it."""
+"""Text features: hidden vectors of a pretrained BERT or GPT-2 in a local folder, and encoders of text."""
 
 from chainrule.features.extraction import extract
 from chainrule.features.pretrained import Pretrained

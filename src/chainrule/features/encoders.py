@@ -1,9 +1,9 @@
-"""Encoders: what reads a text for a model that has something to say about it. Any of them serves any such model.
+"""Text encoders for classification and reading comprehension. Every such model works with every encoder.
 
-words            a learned vector for each token, whatever stands around it
+words            context-independent token embeddings, trained from scratch
 attentive_conv   the layers of that family, trained from scratch
 pretrained       a BERT or GPT-2 in a local folder, frozen or fine-tuned
-run              any `Embedder` that was trained here, frozen or fine-tuned
+run              an `Embedder` from a chainrule run, frozen or fine-tuned
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ EncoderName: TypeAlias = Literal["words", "attentive_conv", "pretrained", "run"]
 
 
 class EncoderConfig(TranslationConfig):
-    """What the settings of models that read a text by an encoder have in common."""
+    """Settings of models with a text encoder."""
 
     encoder: EncoderName | None = Field(
-        None, description="what reads the text; none: pretrained with `features`, run with `encoder_run`, else words"
+        None, description="the text encoder; none: pretrained with `features`, run with `encoder_run`, else words"
     )
-    embedding: int = Field(128, ge=1, description="width of a token's vector, where the encoder is learned here")
+    embedding: int = Field(128, ge=1, description="width of the token embeddings of words and attentive_conv")
     encoder_layers: int = Field(2, ge=1, description="blocks of attentive_conv")
     encoder_heads: int = Field(2, ge=1, description="attention heads of attentive_conv")
-    encoder_context: int = Field(512, ge=2, description="the longest text that attentive_conv can read, in tokens")
+    encoder_context: int = Field(512, ge=2, description="attentive_conv: maximum number of tokens of a text")
     features: str | None = Field(None, description="pretrained: the folder of a BERT or GPT-2")
-    features_fingerprint: str | None = Field(None, description="which one it was; filled in by training")
+    features_fingerprint: str | None = Field(None, description="fingerprint of the pretrained model; set by training")
     encoder_run: str | None = Field(None, description="run: the folder of a trained embedder, such as elmo")
-    embedder: dict[str, Any] | None = Field(None, description="run: the settings of that model; filled in by training")
-    fine_tune: bool = Field(False, description="pretrained and run: go on training the encoder")
-    word_dropout: float = Field(0.1, ge=0, lt=1, description="share of tokens that are not seen in a training step")
-    dropout: float = Field(0.3, ge=0, lt=1, description="on the vectors of the text and between the layers after them")
+    embedder: dict[str, Any] | None = Field(None, description="run: the settings of that model; set by training")
+    fine_tune: bool = Field(False, description="pretrained and run: train the encoder, too")
+    word_dropout: float = Field(0.1, ge=0, lt=1, description="fraction of tokens dropped in a training step")
+    dropout: float = Field(0.3, ge=0, lt=1, description="on the vectors of the text and between the layers after it")
 
     @property
     def encoder_name(self) -> EncoderName:
-        """The encoder, whether it was named or follows from what was given."""
+        """The name of the encoder, explicit or implied by `features` or `encoder_run`."""
         if self.encoder is not None:
             return self.encoder
         return "pretrained" if self.features is not None else "run" if self.encoder_run is not None else "words"
@@ -61,37 +61,37 @@ class EncoderConfig(TranslationConfig):
     def _one_encoder(self) -> Self:
         for kind, setting in (("pretrained", "features"), ("run", "encoder_run")):
             if (self.encoder_name == kind) != (getattr(self, setting) is not None):
-                raise ValueError(f"encoder={kind} and {setting}=PATH go together, and no other encoder; give both")
+                raise ValueError(f"encoder={kind} and {setting}=PATH require each other; set both or neither")
         return self
 
 
 class TextEncoder(nn.Module, ABC):
-    """From token ids to a vector for each."""
+    """From token ids to a vector per token."""
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """D of the vectors."""
+        """Width D of the vectors."""
 
     @property
     def context(self) -> int | None:
-        """The longest text that can be read; None where there is no limit."""
+        """Maximum number of tokens of a text; None: unlimited."""
         return None
 
     @abstractmethod
     def forward(self, texts: Sequences) -> Tensor:
-        """(B, S, D), where values past the lengths mean nothing."""
+        """(B, S, D); undefined at padding."""
 
     def tables(self) -> Iterator[nn.Parameter]:
         """The parameters with a vector per token."""
         return iter(())
 
     def precompute(self, rows: Iterable[TokenRow], progress: Progress | None) -> None:
-        """Compute beforehand what will be asked for again and again; by default there is no such thing."""
+        """Precompute the vectors of `rows`, if they do not change in training."""
 
 
 class EmbeddingEncoder(TextEncoder):
-    """m_n = √D E[s_n] / ‖E[s_n]‖: of a token's vector the direction is read, as in `nn.tokens`."""
+    """m_n = √D E[s_n] / ‖E[s_n]‖: normalised token embeddings, as in `nn.tokens`."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class EmbeddingEncoder(TextEncoder):
 
 
 class AttentiveConvEncoder(TextEncoder):
-    """m_n = what `attentive_conv` knows after reading s_1 … s_n."""
+    """m_n = the hidden vector of `attentive_conv` after s_1 … s_n."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class AttentiveConvEncoder(TextEncoder):
                 "heads": config.encoder_heads,
                 "context": config.encoder_context,
                 "dropout": config.dropout,
-                "tied": True,  # the encoder predicts nothing, so it needs no output matrix of its own
+                "tied": True,  # the encoder has no readout, so no separate matrix is needed
             },
         )
         assert isinstance(model, TokenReadout)
@@ -154,7 +154,7 @@ class AttentiveConvEncoder(TextEncoder):
 
 
 class PretrainedTextEncoder(TextEncoder):
-    """m = the last hidden vectors of a BERT or GPT-2 that lies in a folder."""
+    """m = the last hidden vectors of a BERT or GPT-2 in a folder."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -178,25 +178,25 @@ class PretrainedTextEncoder(TextEncoder):
         return cast(Tensor, self.model(texts))
 
     def precompute(self, rows: Iterable[TokenRow], progress: Progress | None) -> None:
-        """Frozen vectors are the same in every pass over the data, so they are computed once and kept on disk."""
+        """Frozen vectors are the same in every epoch, so they are computed once and stored on disk."""
         if not self.model.fine_tune:
             self.model.precompute(rows, progress=progress)
 
 
 class RunEncoder(TextEncoder):
-    """m = the vectors of an `Embedder` that was trained before; its weights are kept with those of the model.
+    """m = the vectors of a trained `Embedder`; its weights are saved with those of the model.
 
-    Of one that has several layers, a mix of them is learned here, γ Σ_l softmax(w)_l mˡ (Peters et al., 2018).
+    For an embedder with several layers a scalar mix is learned, γ Σ_l softmax(w)_l mˡ (Peters et al., 2018).
     """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         if config.embedder is None:
-            raise ConfigError("encoder=run takes its settings from the run; train with chainrule, which fills them in")
+            raise ConfigError("encoder=run needs the settings of that run; `chainrule train` sets model.embedder")
         settings = dict(config.embedder)
         model = build(settings.pop("family"), settings)
         if not isinstance(model, Embedder):
-            raise ConfigError(f"{config.encoder_run!r} is no embedder: it has no vectors of words to give")
+            raise ConfigError(f"{config.encoder_run!r} is not an embedder; use a run of elmo, bert or another embedder")
         self.model: Model = model
         self.fine_tune = config.fine_tune
         self.mix: ScalarMix | None = None
@@ -221,7 +221,7 @@ class RunEncoder(TextEncoder):
         return vectors if self.mix is None else cast(Tensor, self.mix(vectors))
 
     def train(self, mode: bool = True) -> Self:
-        """A frozen embedder has nothing to learn, so its dropout stays off."""
+        """A frozen embedder stays in evaluation mode."""
         super().train(mode)
         if not self.fine_tune:
             self.model.eval()
@@ -245,7 +245,7 @@ ENCODERS: dict[EncoderName, type[EmbeddingEncoder | AttentiveConvEncoder | Pretr
 
 
 def build_encoder(config: EncoderConfig) -> TextEncoder:
-    """The encoder that the settings name."""
+    """Build the encoder of the settings."""
     return ENCODERS[config.encoder_name](config)
 
 

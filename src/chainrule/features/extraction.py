@@ -1,4 +1,4 @@
-"""Features of texts, for whoever wants to look at them or to use them elsewhere."""
+"""Features of texts from a pretrained model, for use outside chainrule."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from chainrule.tokenizers.huggingface import HuggingFace
 
 
 class TextFeatures(NamedTuple):
-    """A text as a pretrained model sees it."""
+    """The tokens of a text and their hidden vectors."""
 
-    pieces: list[str]  # S of them; the last is the end of the text and shown as ""
+    pieces: list[str]  # S tokens; the last is the end-of-text token, shown as ""
     vectors: npt.NDArray[np.float32]  # (S, D)
 
 
 def extract(folder: Path | str, texts: Iterable[str], *, cache: Path | None = None) -> list[TextFeatures]:
-    """What the BERT or GPT-2 in a local folder makes of each text; kept on disk, so the second time it is read.
+    """The last hidden vectors of a BERT or GPT-2 in a local folder for each text, cached on disk.
 
-    A text is cut into the pretrained model's own pieces, closed by its end-of-text token.
+    A text is tokenized by the pretrained model's own tokenizer and ends with its end-of-text token.
     """
     path = Path(folder)
     tokenizer = HuggingFace.read(path / "tokenizer.json")
@@ -33,8 +33,8 @@ def extract(folder: Path | str, texts: Iterable[str], *, cache: Path | None = No
     longest = max((len(row) for row in rows), default=0)
     if longest > model.context:
         raise DataError(
-            f"a text of {longest} tokens does not fit into the {model.context} that the model in {str(folder)!r} "
-            "can read; cut it"
+            f"a text of {longest} tokens exceeds the context of {model.context} of the model in {str(folder)!r}; "
+            "split it"
         )
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""Model folders of Hugging Face transformers: config.json and weights as safetensors. No pickle is ever loaded."""
+"""Model folders of Hugging Face transformers: config.json and weights as safetensors. Pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ INDEX = "model.safetensors.index.json"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The settings of the model."""
+    """Read config.json."""
     return _read_json(folder / CONFIG)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the folder, from one file or from the shards that an index lists."""
+    """All tensors of the folder, from one file or from the shards listed in an index."""
     weights: dict[str, Tensor] = {}
     for file in weight_files(folder):
         try:
@@ -36,7 +36,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def require_settings(folder: Path, config: Mapping[str, Any], supported: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse a config.json whose model computes something else. The first supported value is the default there."""
+    """Raise RunError if a setting has an unsupported value. The first supported value is the default of the format."""
     for setting, values in supported.items():
         if config.get(setting, values[0]) not in values:
             raise RunError(f"{str(folder)!r} sets {setting} to {config[setting]!r}; only {values[0]!r} is supported")
@@ -52,29 +52,29 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) 
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Where the weights are."""
+    """The files that hold the weights."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
         return [folder / name for name in sorted(set(_read_json(folder / INDEX).get("weight_map", {}).values()))]
     if any(folder.glob("*.bin")):
         raise RunError(
-            f"{str(folder)!r} holds its weights as a pickle (.bin), which can run any code and is never loaded; "
-            "save it anew with transformers: save_pretrained(folder) writes model.safetensors"
+            f"{str(folder)!r} holds its weights as a pickle (.bin), which can run arbitrary code and is never loaded; "
+            "convert it with transformers: save_pretrained(folder) writes model.safetensors"
         )
     raise RunError(f"{str(folder)!r} has no {WEIGHTS}; check the path")
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """A name for the model in the folder, wherever that lies: its settings and every bit of its weights."""
-    seen = hashlib.blake2b(digest_size=16)
+    """A hash of the settings and the weights of the model in the folder."""
+    total = hashlib.blake2b(digest_size=16)
     for file in (folder / CONFIG, *weight_files(folder)):
         try:
             with file.open("rb") as content:
-                seen.update(hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).digest())
+                total.update(hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).digest())
         except OSError as error:
             raise RunError(f"{str(file)!r} cannot be read: {error.strerror or error}") from None
-    return seen.hexdigest()
+    return total.hexdigest()
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -85,5 +85,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise RunError(f"{str(path)!r} cannot be read: {error}") from None
     if not isinstance(values, dict):
-        raise RunError(f"{str(path)!r} holds no settings; it is not one of a Hugging Face model")
+        raise RunError(f"{str(path)!r} is not a JSON object; it is not the config of a Hugging Face model")
     return values

@@ -1,4 +1,4 @@
-"""A pretrained model as a part of another: it gives a vector for each token of a source."""
+"""A pretrained model as the source encoder of another model."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Pretrained(nn.Module):
 
         m_1 … m_N = model(first, s_1, …, s_N), without that of the first token
 
-    The tokens are the pretrained model's own pieces; before them stands what it expects at the start of a text, [CLS]
-    or the begin of text, and an id that it does not know (our BOS) is read as that, too. A BERT sees a source in both
-    directions, a GPT-2 up to each token: neither ever sees a target, which is not given to it.
+    The tokens are those of the pretrained model's own tokenizer, preceded by [CLS] or the begin-of-text token. An id
+    outside its vocabulary (our BOS) is replaced by that token. A BERT is bidirectional, a GPT-2 causal; the target is
+    never an input.
 
-    Frozen, its weights are no parameters: no optimizer changes them, no gradient is computed for them, and no
-    checkpoint holds them. They stay in their folder, and `fingerprint` says which they were.
+    If frozen, the weights are not parameters: they are neither optimized nor saved in checkpoints. They stay in their
+    folder, and `fingerprint` identifies them.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Pretrained(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.pieces = pieces  # ids of the tokenizer, at most as many as the model has
+        self.pieces = pieces  # vocabulary of the tokenizer, at most that of the model
         self.first = first
         self.fingerprint = fingerprint
         self.fine_tune = fine_tune
-        self.stored: StoredFeatures | None = None  # vectors computed before, which is faster and nothing else
+        self.stored: StoredFeatures | None = None  # precomputed vectors
         if not fine_tune:
             freeze(encoder)
 
@@ -55,7 +55,7 @@ class Pretrained(nn.Module):
         if tokenizer.vocabulary > encoder.shape.vocabulary:
             raise RunError(
                 f"the tokenizer in {str(folder)!r} has {tokenizer.vocabulary} ids and the model "
-                f"{encoder.shape.vocabulary}; they do not belong together"
+                f"{encoder.shape.vocabulary}; use the tokenizer.json that belongs to the model"
             )
         return cls(
             encoder,
@@ -69,17 +69,17 @@ class Pretrained(nn.Module):
     def open_matching(
         cls, folder: Path | str, *, vocabulary: int, fine_tune: bool = False, fingerprint: str | None = None
     ) -> Self:
-        """The same for a model that was trained with one: it must read these tokens, and be the one that it was."""
+        """`open`, with checks that the vocabulary and the fingerprint match those of the model that uses it."""
         opened = cls.open(folder, fine_tune=fine_tune)
         if opened.pieces != vocabulary:
             raise ConfigError(
-                f"what is to be read has a vocabulary of {vocabulary} tokens, and the model in {str(folder)!r} one of "
-                f"{opened.pieces}; it reads its own pieces, so give it the tokenizer huggingface:{folder}"
+                f"the source has a vocabulary of {vocabulary} tokens, and the model in {str(folder)!r} one of "
+                f"{opened.pieces}; use the tokenizer of the pretrained model, huggingface:{folder}"
             )
         if fingerprint is not None and fingerprint != opened.fingerprint and not fine_tune:
             raise RunError(
-                f"the pretrained model in {str(folder)!r} is not the one that this model was trained with; put that "
-                "one back"
+                f"the pretrained model in {str(folder)!r} is not the one that this model was trained with; "
+                "restore the original"
             )
         return opened
 
@@ -89,20 +89,20 @@ class Pretrained(nn.Module):
 
     @property
     def context(self) -> int:
-        """The longest source: all but one of the positions."""
+        """Maximum source length: all positions but that of the first token."""
         return self.encoder.shape.context - 1
 
     def precompute(
         self, sources: Iterable[TokenRow], *, cache: Path | None = None, progress: Progress | None = None
     ) -> StoredFeatures:
-        """Compute the vectors of sources, or find them on disk; from now on they are taken from there."""
+        """Compute the vectors of sources, or load them from the cache; `forward` uses them from then on."""
         if self.fine_tune:
-            raise RunError("a pretrained model that is being trained gives other vectors after each step; freeze it")
+            raise RunError("vectors of a fine-tuned model cannot be precomputed; set fine_tune=false")
         self.stored = store_features(self, self.fingerprint, self.width, sources, cache=cache, progress=progress)
         return self.stored
 
     def forward(self, source: Sequences) -> Tensor:
-        """(B, S) to (B, S, D); vectors past a length hold nothing in particular."""
+        """(B, S) to (B, S, D); undefined at padding."""
         known = None if self.stored is None else self.stored.find(source)
         if known is not None:
             return known.to(self.encoder.positions)
@@ -114,7 +114,7 @@ class Pretrained(nn.Module):
 
 
 def freeze(module: nn.Module) -> None:
-    """Turn every parameter into a buffer that no checkpoint holds."""
+    """Replace every parameter by a buffer that is not saved in checkpoints."""
     for part in module.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
             delattr(part, name)
@@ -124,9 +124,9 @@ def freeze(module: nn.Module) -> None:
 def _first_token(folder: Path, encoder: PretrainedEncoder, tokenizer: HuggingFace) -> int:
     if not isinstance(encoder, BertEncoder):
         begin: Any = read_config(folder).get("bos_token_id")
-        # GPT-2's own 50256 is left standing in the settings of models with fewer tokens.
+        # Configs of models with fewer tokens often still have the 50256 of GPT-2.
         return int(begin) if begin is not None and begin < encoder.shape.vocabulary else tokenizer.eos
     for token in tokenizer.description.get("added_tokens", []):
         if token["content"] == BERT_FIRST:
             return int(token["id"])
-    raise RunError(f"the tokenizer.json in {str(folder)!r} has no special token {BERT_FIRST}; it is not one of a BERT")
+    raise RunError(f"the tokenizer.json in {str(folder)!r} has no special token {BERT_FIRST}; is it that of a BERT?")

@@ -1,8 +1,7 @@
-"""Vectors of sources that have been computed before, kept on disk by fingerprint.
+"""Precomputed vectors of sources, cached on disk by fingerprint.
 
-A frozen model gives the same vectors in every pass over the training data, so they are computed in the first one.
-An entry of the cache is named by the model's weights and by all of the ids; it is a table of float32 that is mapped
-into memory, a source after the other.
+A frozen model gives the same vectors in every epoch, so they are computed once. A cache entry is identified by the
+weights of the model and by all token ids. It is a memory-mapped float32 table of the concatenated sources.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.errors import DataError
 from chainrule.types import Progress, Sequences
 
-TOKENS_AT_ONCE = 4096  # that the model reads, padding included
+TOKENS_AT_ONCE = 4096  # tokens per forward pass, padding included
 
 TokenRow: TypeAlias = Sequence[int] | npt.NDArray[Any]
 Read: TypeAlias = Callable[[Sequences], Tensor]
@@ -31,13 +30,13 @@ Read: TypeAlias = Callable[[Sequences], Tensor]
 
 @dataclass(frozen=True)
 class StoredFeatures:
-    """Vectors of some sources."""
+    """Precomputed vectors by source."""
 
     vectors: npt.NDArray[np.float32]  # (N, D), mapped
-    places: Mapping[bytes, slice]  # of each source, by its ids
+    places: Mapping[bytes, slice]  # rows of each source, by its ids
 
     def find(self, source: Sequences) -> Tensor | None:
-        """(B, S, D), zeros past the lengths; None unless all of the sources are here."""
+        """(B, S, D), zeros at padding; None unless all sources are stored."""
         ids, lengths = source.ids.cpu().numpy(), source.lengths.tolist()
         found = [self.places.get(key(row[:length])) for row, length in zip(ids, lengths, strict=True)]
         vectors = np.zeros((*ids.shape, self.vectors.shape[1]), np.float32)
@@ -48,11 +47,11 @@ class StoredFeatures:
         return torch.from_numpy(vectors)
 
     def of(self, row: TokenRow) -> npt.NDArray[np.float32]:
-        """(S, D) of a source that is here."""
+        """(S, D) of a stored source."""
         return np.array(self.vectors[self.places[key(row)]])
 
     def __deepcopy__(self, memo: object) -> Self:
-        return self  # a copy of a model need not copy what is on the disk
+        return self  # copies of a model share the memory map
 
 
 def store_features(
@@ -64,13 +63,13 @@ def store_features(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> StoredFeatures:
-    """The vectors (of `width`) of all different rows by the model of a fingerprint: found on disk, or computed.
+    """Vectors of width `width` of all distinct rows by the model with fingerprint `model`: from the cache, or computed.
 
-    `read` is not called if they are found.
+    `read` is called only if the cache has no entry.
     """
-    different = sorted({key(row) for row in rows}, key=lambda one: (len(one), one))  # batches of one length
+    different = sorted({key(row) for row in rows}, key=lambda one: (len(one), one))  # sorted by length for batching
     if not different or not different[0]:
-        raise DataError("there are no tokens to compute features of; end every source with EOS")
+        raise DataError("a source has no tokens to compute features of; end every source with EOS")
     text = hashlib.blake2b(b"".join(len(one).to_bytes(4, "little") + one for one in different), digest_size=16)
     entry = (cache or cache_root()) / fingerprint("features", model, text.hexdigest())
     edges = np.cumsum([0, *(len(one) // ID.itemsize for one in different)])
@@ -80,7 +79,7 @@ def store_features(
     def mapped(folder: Path) -> StoredFeatures:
         vectors = np.load(folder / "vectors.npy", mmap_mode="r")
         if vectors.shape != shape:
-            raise ValueError("another shape")
+            raise ValueError("the cached table has another shape")
         return StoredFeatures(vectors, places)
 
     found = find(entry, mapped)
@@ -104,12 +103,12 @@ ID = np.dtype("<i4")
 
 
 def key(row: TokenRow) -> bytes:
-    """What a source is found by."""
+    """The key of a source: its ids as bytes."""
     return np.asarray(row, dtype=ID).tobytes()
 
 
 def _groups(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Rows from the shortest to the longest, as many at once as the model should read."""
+    """Batches of rows, sorted by length, of at most TOKENS_AT_ONCE tokens."""
     group: list[bytes] = []
     for row in rows:
         if group and (len(group) + 1) * (len(row) // ID.itemsize) > TOKENS_AT_ONCE:

@@ -1,22 +1,23 @@
 """The interface: every model is a factorisation log P(x | s) = Σ_t log P(x_t | x_<t, s).
 
-Model                           a family's network, its settings and its limits
-├── DensityModel                how likely is this sequence?
-│   └── AutoregressiveModel     ... and what comes next, token by token?
+Model                           the network of a family, its settings and limits
+├── DensityModel                the log-probability of a sequence
+│   └── AutoregressiveModel     ... and next-token predictions with an explicit state
 │       ├── NeuralModel         logits = readout(hidden), trained by gradients
-│       │   └── TabledReadout   ... where the readout is a vector per token: the logits of a few cost only those
-│       └── Recomputed          any model without its cache: the slow reference for the fast paths
-└── Trainable                   learns by gradients
-    └── OwnObjective            ... of a loss that is no sum over predictions of the next token
-        └── SparseUpdates       ... by its own gradient steps, each of which changes a few rows of its tables
-CountModel                      beside one of them: learns by counting instead
+│       │   └── TabledReadout   ... with a linear readout, so that the logits of a few tokens can be computed alone
+│       └── Recomputed          any model without its cache: the reference for incremental decoding
+└── Trainable                   trained by gradients
+    └── OwnObjective            ... with a loss that is not a sum over next-token predictions
+        └── SparseUpdates       ... and its own gradient steps, each of which changes a few rows of its tables
+CountModel                      mixed into one of them: estimated from counts instead
 
-Models of a target given a source, the parallel ones among them, are in `interface.conditional`; what only some models
-can do is in `interface.capabilities`.
+Models of a target given a source, including parallel ones, are in `interface.conditional`; optional capabilities are in
+`interface.capabilities`.
 
-Conventions. BOS lives inside the model: `start` gives the first prediction, so no decoder knows about it. EOS is
-an ordinary token. State is passed, never stored; `extend` may use its state up in place, `types.select` copies.
-`extend` in chunks of any size equals `logits` on the whole, and `testing.check_model` proves it for each family.
+Conventions. BOS is internal to the model: `start` returns the first prediction, so decoders never handle it. EOS is an
+ordinary token. State is passed, never stored; `extend` may modify its state in place, `types.select` copies.
+`extend` in chunks of any size equals `logits` on the whole sequence, which `testing.check_model` verifies for each
+family.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from chainrule.types import Batch, Sequences, State, Step
 
 
 class Model(nn.Module, ABC):
-    """A family's model, whatever its questions are."""
+    """The base class of all families."""
 
     Config: ClassVar[type[ModelConfig]]
     task: ClassVar[str]  # the name of its task in `tasks.TASKS`
@@ -56,30 +57,30 @@ class Model(nn.Module, ABC):
 
     @property
     def context(self) -> int | None:
-        """The longest sequence that the model can read from its start; None where there is no limit.
+        """Maximum sequence length; None: unlimited.
 
-        Longer text is read by moving a window (see `evaluation.likelihood` and `decoding.generation`), which is a
-        choice of protocol and not a property of the distribution, so models never do it by themselves.
+        Longer texts need a sliding window (see `evaluation.likelihood` and `decoding.generation`), which is a choice of
+        protocol and not a property of the distribution, so models never apply one themselves.
         """
         return None
 
     @property
     def source_context(self) -> int | None:
-        """The longest source that the model can read; None if there is no limit, or no source."""
+        """Maximum source length; None: unlimited, or no source."""
         return None
 
     def require_room(self, length: int) -> None:
-        """Refuse a sequence that is longer than the context."""
+        """Raise DataError if a sequence of this length exceeds the context."""
         if self.context is not None and length > self.context:
             raise DataError(
                 f"a sequence of {length} tokens does not fit into the context of {self.context}; "
-                "score it by windows, cut it, or train with a larger context"
+                "score it with a sliding window, truncate it, or train with a larger context"
             )
 
     @property
     def device(self) -> torch.device:
-        """Where the model's numbers live."""
-        for tensor in itertools.chain(self.parameters(), self.buffers()):  # of which the first one is enough
+        """The device of the parameters and buffers."""
+        for tensor in itertools.chain(self.parameters(), self.buffers()):  # the first one suffices
             return tensor.device
         return torch.device("cpu")
 
@@ -90,13 +91,13 @@ class Model(nn.Module, ABC):
 
 
 class DensityModel(Model):
-    """A distribution over sequences, perhaps given a source."""
+    """A distribution over sequences, optionally given a source."""
 
     likelihood: ClassVar[Literal["exact", "lower_bound"]] = "exact"
 
     @abstractmethod
     def log_prob(self, batch: Batch) -> Tensor:
-        """(B,) nats: log P(target | source), or a lower bound where `likelihood` says so."""
+        """(B,) nats: log P(target | source), or a lower bound if `likelihood` is "lower_bound"."""
 
 
 class AutoregressiveModel(DensityModel):
@@ -108,15 +109,15 @@ class AutoregressiveModel(DensityModel):
 
     @abstractmethod
     def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
-        """The prediction of the first token, (B, 1, V), and the state that has read nothing but BOS."""
+        """The prediction of the first token, (B, 1, V), and the state after BOS."""
 
     @abstractmethod
     def extend(self, tokens: Tensor, state: State) -> Step:
-        """Read tokens (B, K) after those in the state: prefill, single steps and streams alike."""
+        """Append tokens (B, K) to the state: for prefill, single steps and streaming."""
 
     @property
     def receptive_field(self) -> int | None:
-        """How many of the tokens before it a prediction can depend on; None where there is no limit."""
+        """Maximum number of preceding tokens that a prediction depends on; None: unlimited."""
         return self.context
 
     @final
@@ -135,12 +136,12 @@ class AutoregressiveModel(DensityModel):
 
     @final
     def step(self, token: Tensor, state: State) -> Step:
-        """Read one token (B,) and predict the next."""
+        """Append one token (B,) and predict the next."""
         return self.extend(token[:, None], state)
 
     @final
     def token_log_probs(self, batch: Batch) -> Tensor:
-        """(B, T) nats of each token given those before it; zero past the end of a row."""
+        """(B, T) nats of each token given those before it; zero at padding."""
         log_probs = F.log_softmax(self.logits(batch), dim=-1)
         ids = batch.target.ids.clamp(0, self.vocabulary - 1)
         return log_probs.gather(-1, ids[..., None])[..., 0].masked_fill(~batch.target.mask, 0.0)
@@ -163,40 +164,40 @@ depend on the gradient. No weight decay: recurrent cells are not normalised, so 
 
 
 class Trainable(Model):
-    """A model that learns by gradients: what an optimizer and a training loop must know of it."""
+    """A model trained by gradients, with what the optimizer and the training loop need."""
 
     recipe: ClassVar[Mapping[str, Any]] = {}
-    """Training settings that suit the family: the defaults of `TrainConfig` as far as its user leaves them open."""
+    """Default training settings of the family; they replace those of `TrainConfig`."""
 
     tokenizer: ClassVar[str] = "chars"
-    """What text is cut into, unless the user says otherwise."""
+    """The default tokenizer."""
 
     @abstractmethod
     def tables(self) -> Iterator[nn.Parameter]:
-        """The parameters with a vector per token or position, embeddings and readouts; optimizers treat them apart."""
+        """Embeddings and readouts, with a vector per token or position; optimizers treat them separately."""
 
     @abstractmethod
     def init_output_bias(self, log_frequencies: Tensor) -> None:
-        """Let a new model begin by predicting these frequencies of tokens (V,), up to a constant, whatever it reads.
+        """Initialise the output bias with the log-frequencies (V,) of the tokens, up to a constant.
 
-        They can be counted in a moment, where learning them one small step at a time takes most of a short training.
-        A family whose readout has no bias begins without.
+        Counting them is fast, whereas learning them by gradient steps takes most of a short training. Does nothing in a
+        family whose readout has no bias.
         """
 
 
 class OwnObjective(Trainable):
-    """A model that no objective over the next token can train, so it brings its own."""
+    """A model with a training objective of its own instead of one over next-token predictions."""
 
     @abstractmethod
     def draw_noise(self, batch: Batch) -> Tensor:
-        """(B, ·) numbers from [0, 1): all that is random about the loss of a batch but dropout, row by row.
+        """(B, ·) random numbers from [0, 1) for the loss of a batch; all randomness except dropout.
 
-        They are drawn apart, so that a batch that is computed in pieces has the loss of the whole.
+        They are drawn separately, so that gradient accumulation over parts of a batch equals the whole batch.
         """
 
     @abstractmethod
     def loss(self, batch: Batch, noise: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        """The sum over the rows of what training minimises, in nats, with `smoothing` of each token's mass spread."""
+        """The training loss summed over rows, in nats, with label smoothing."""
 
 
 class SparseUpdates(OwnObjective):
@@ -208,7 +209,7 @@ class SparseUpdates(OwnObjective):
     @property
     @abstractmethod
     def noise_width(self) -> int:
-        """Random numbers that `update` needs for each token."""
+        """Number of random numbers per token that `update` needs."""
 
     @abstractmethod
     def update(self, ids: npt.NDArray[np.int64], noise: npt.NDArray[np.float64], learning_rate: float) -> float:
@@ -219,7 +220,7 @@ class SparseUpdates(OwnObjective):
 
 
 class Advance(NamedTuple):
-    """Hidden vectors of the tokens just read, and the state after them."""
+    """Hidden vectors of the appended tokens, and the state after them."""
 
     hidden: Tensor  # (B, K, D); readout of [:, i] predicts the token after tokens[:, i]
     state: State
@@ -228,23 +229,23 @@ class Advance(NamedTuple):
 class NeuralModel(Trainable, AutoregressiveModel):
     """A model whose predictions are a readout of hidden vectors.
 
-    The split lets a loss skip padded positions, and lets a `TabledReadout` touch only some rows of the vocabulary.
+    The split allows a loss to skip padding, and a `TabledReadout` to compute the logits of a few tokens only.
     """
 
     @property
     def bos(self) -> int:
-        """The id that stands before the first token: one past the vocabulary, so no text can contain it."""
+        """The id of the beginning of a sequence: one past the vocabulary, so no text contains it."""
         return self.vocabulary
 
     @property
     def segment(self) -> int:
-        """Tokens in one row of a training batch, unless the user says otherwise."""
+        """Default number of tokens in one row of a training batch."""
         return self.context or 64
 
     def hidden(self, batch: Batch) -> Tensor:
         """(B, T, D); readout of [:, t] predicts target.ids[:, t].
 
-        By default `advance` over the whole target. Families that have a faster parallel form override it.
+        By default this is `advance` over the whole target. Families with a faster parallel form override it.
         """
         tokens = shift_right(readable(batch.target), self.bos)
         return self.advance(tokens, self.initial(batch.source, len(tokens))).hidden
@@ -259,7 +260,7 @@ class NeuralModel(Trainable, AutoregressiveModel):
 
     @abstractmethod
     def advance(self, tokens: Tensor, state: State) -> Advance:
-        """Read tokens (B, K), BOS among them, after those in the state."""
+        """Append tokens (B, K), including BOS, to the state."""
 
     @final
     def logits(self, batch: Batch) -> Tensor:
@@ -290,22 +291,22 @@ class NeuralModel(Trainable, AutoregressiveModel):
 class Table(NamedTuple):
     """The weights of a linear readout."""
 
-    weight: Tensor  # (R, D) with R ≥ V: rows past the vocabulary, such as BOS, are never read out
+    weight: Tensor  # (R, D) with R ≥ V: rows past the vocabulary, such as BOS, are never predicted
     bias: Tensor | None = None  # (V,)
 
 
 class Scores(NamedTuple):
-    """Logits of some tokens only."""
+    """Logits of a few tokens."""
 
-    own: Tensor  # (N,) each row's own token
-    shared: Tensor  # (N, M) tokens that all rows share
+    own: Tensor  # (N,) of one token per row
+    shared: Tensor  # (N, M) of tokens shared by all rows
 
 
 class TabledReadout(NeuralModel):
-    """A neural model whose logits are W h + b: a vector and perhaps a bias for each token.
+    """A neural model with logits W h + b: a weight vector and optionally a bias per token.
 
-    What a sampled objective needs follows from the table alone. A family defines `readout_table` and has its readout
-    for free; it may still write its own where that is faster.
+    Sampled objectives use the table directly. A family defines `readout_table` and inherits `readout`, which it may
+    override by a faster one.
     """
 
     @abstractmethod
@@ -324,9 +325,9 @@ class TabledReadout(NeuralModel):
 
     @final
     def scores(self, hidden: Tensor, own: Tensor, shared: Tensor) -> Scores:
-        """Logits of hidden vectors (N, D) for a token of their own (N,) and for tokens of all (M,)."""
+        """Logits of hidden vectors (N, D) for one token each, `own` (N,), and for common tokens, `shared` (M,)."""
         weight, bias = self.readout_table()
-        ids = torch.cat([own, shared])  # looked up at once, because each look-up has a gradient as large as the table
+        ids = torch.cat([own, shared])  # one lookup, because the gradient of each is as large as the table
         own_rows, shared_rows = F.embedding(ids, weight).tensor_split([len(own)])
         scores = Scores(torch.linalg.vecdot(hidden, own_rows), hidden @ shared_rows.t())
         if bias is None:
@@ -336,18 +337,18 @@ class TabledReadout(NeuralModel):
 
 
 def shift_right(ids: Tensor, bos: int) -> Tensor:
-    """What a model reads in order to predict `ids`: BOS, then all but the last token. The one shift in the package."""
+    """The inputs that predict `ids`: BOS, then all but the last token. The only shift in the package."""
     return F.pad(ids, (1, 0), value=bos)[:, :-1]
 
 
 def readable(target: Sequences) -> Tensor:
-    """The ids with what lies past the lengths set to 0, so that padding may hold anything."""
+    """The ids with padding set to 0, so that padding may hold any value."""
     return target.ids.masked_fill(~target.mask, 0)
 
 
 @final
 class Recomputed(AutoregressiveModel):
-    """Any model, with `start` and `extend` derived from `logits` alone: slow, and therefore the reference."""
+    """Any model with `start` and `extend` computed from `logits` without a cache: the reference for decoding."""
 
     def __init__(self, model: AutoregressiveModel) -> None:
         super().__init__(ModelConfig(vocabulary=model.vocabulary))
@@ -370,27 +371,27 @@ class Recomputed(AutoregressiveModel):
         return self._predict(torch.cat([ids, tokens], dim=1), tuple(source), since=ids.shape[1] + 1)
 
     def _predict(self, ids: Tensor, source: tuple[Tensor, ...], since: int) -> Step:
-        """Append a token that nothing may look at; `logits` then holds a prediction after every token read."""
+        """Append a dummy token, so that `logits` contains a prediction after every real token."""
         padded = F.pad(ids, (0, 1))
         batch = Batch(Sequences.full(padded), Sequences(*source) if source else None)
         return Step(self.model.logits(batch)[:, since:], (ids, *source))
 
 
 class CountModel(ABC):
-    """A model that learns by counting. Observing a text in pieces of any size equals observing it at once."""
+    """A model estimated from counts. Observing a text in parts of any size equals observing it at once."""
 
     @abstractmethod
     def observe(self, target: Sequences, state: State | None = None) -> State:
-        """Count every real token given what came before it; the state lets the next piece carry on.
+        """Count every real token in its context, and return the state from which the next part continues.
 
-        Without a state the rows begin at BOS. The rows of a piece must be full if another one follows.
+        Without a state the rows start at BOS. Rows must have no padding if another part follows.
         """
 
     @classmethod
     def suggested_settings(cls, vocabulary: int) -> dict[str, Any]:
-        """Model settings that suit a vocabulary of this size, where the defaults do not."""
+        """Recommended model settings for a vocabulary of this size, where they differ from the defaults."""
         return {}
 
     @abstractmethod
     def estimate(self) -> None:
-        """Turn the counts into probabilities. Observing more afterwards and estimating again is allowed."""
+        """Estimate probabilities from the counts. May be repeated after observing more."""

@@ -1,16 +1,16 @@
-"""What some models can do besides. Each is a type that a family names among its bases, and that a decoder asks for.
+"""Optional capabilities of models. Each is a base class of the families that have it, and is tested by isinstance.
 
-Directed        its tokens may run from the end of a text to its start
+Directed        may model texts from right to left
 Composite       composed of other models
-Branched        a mixture of predictions, each of which can be had by itself
-BlockPredictor           predicts many positions ahead, all at once
-Rewindable      its state can forget the last tokens that it has read
-GreedyDrafts         knows its likeliest tokens without their probabilities
-Embedder        gives every token of a text a vector
-└── Layered     ... and one of each of its layers
-Cloze           predicts hidden tokens from those around them
-Infills         writes what belongs in the gaps of its source
-FitsStatistics  needs one pass over its training data before the first step
+Branched        a mixture of two predictions that are available separately
+BlockPredictor  predicts a block of future positions in parallel
+Rewindable      can remove the last tokens from its state
+GreedyDrafts    finds its most likely tokens without computing all probabilities
+Embedder        maps every token of a text to a vector
+└── Layered     ... in each of its layers
+Cloze           predicts masked tokens from both sides
+Infills         generates the missing spans of its source
+FitsStatistics  needs one pass over the training data before the first step
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from chainrule.types import Progress, Sequences, State
 
 TokenIds: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
 TokenPairs: TypeAlias = Iterable[tuple[TokenIds, TokenIds]]
-"""Ids of sources, each with those of its target."""
+"""Pairs of source ids and target ids."""
 
 
 class Directed(ABC):
-    """A model that can be one of texts turned round (see `compose.reverse`)."""
+    """A model that may read texts from right to left (see `compose.reverse`)."""
 
     @property
     @abstractmethod
     def right_to_left(self) -> bool:
-        """Whether the tokens that it is given run from the end of a text to its start."""
+        """Whether its token sequences run from the end of a text to its start."""
 
 
 def is_right_to_left(model: object) -> bool:
@@ -46,12 +46,12 @@ def is_right_to_left(model: object) -> bool:
 
 
 class Composite(Directed):
-    """A model composed of other models; stated beside AutoregressiveModel."""
+    """A model composed of other models; mixed into AutoregressiveModel."""
 
     @property
     @abstractmethod
     def components(self) -> Sequence[AutoregressiveModel]:
-        """The models that it is composed of."""
+        """The component models."""
 
     @property
     def right_to_left(self) -> bool:
@@ -64,11 +64,11 @@ class Branched(ABC):
     @property
     @abstractmethod
     def branch_loss(self) -> float:
-        """The weight of each branch's own loss in training, beside that of the mixture."""
+        """The weight of the loss of each branch, added to that of the mixture in training."""
 
     @abstractmethod
     def branch_log_probs(self, hidden: Tensor) -> Tensor:
-        """(..., D) to (2, ..., V): what each branch predicts."""
+        """(..., D) to (2, ..., V): log-probabilities of each branch."""
 
     @abstractmethod
     def shares(self, hidden: Tensor) -> Tensor:
@@ -76,23 +76,23 @@ class Branched(ABC):
 
     @abstractmethod
     def mix(self, log_probs: Tensor, hidden: Tensor) -> Tensor:
-        """(2, ..., V), and the hidden vectors that they came from, to log P, (..., V)."""
+        """Log-probabilities of the branches (2, ..., V) and their hidden vectors to those of the mixture (..., V)."""
 
 
 class Lookahead(NamedTuple):
-    """What is lookahead_logits of some texts."""
+    """Hidden vectors of future positions of a batch of texts."""
 
     vectors: Tensor  # (B, P, D)
-    firsts: list[int]  # the position of each row's first vector
-    ends: list[int]  # and the one after its last
+    firsts: list[int]  # position of the first vector of each row
+    ends: list[int]  # position after the last vector of each row
 
 
 class BlockPredictor(ABC):
-    """A model that can also predict many positions at once, without the tokens just before them."""
+    """A model that also predicts a block of future positions in parallel, without the tokens in between."""
 
     @abstractmethod
     def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
-        """Of texts that begin with these ids, B of them, and go on; the sources where the model has some."""
+        """Vectors of the positions after each of B texts, given the sources of a conditional model."""
 
     @abstractmethod
     def lookahead_logits(self, vectors: Tensor) -> Tensor:
@@ -100,40 +100,40 @@ class BlockPredictor(ABC):
 
 
 class Rewindable(ABC):
-    """A model whose state can forget the last tokens that it has read, as a draft that was not accepted asks for."""
+    """A model that can remove the last tokens from its state, for rejected draft tokens."""
 
     @abstractmethod
     def rewind(self, state: State, counts: Tensor) -> State:
-        """The state before the last `counts` (B,) tokens of each row were read. The one given may be used up."""
+        """The state before the last `counts` (B,) tokens of each row. The given state may be modified in place."""
 
 
 class GreedyDrafts(ABC):
-    """A model that finds its likeliest continuation faster than by predictions of all tokens."""
+    """A model with a greedy decoding that is faster than computing all next-token probabilities."""
 
     @abstractmethod
     def greedy_draft(self, ids: Sequence[int], count: int) -> list[int]:
-        """What greedy decoding writes after a text; it may be less exact, since whoever asks will check."""
+        """The greedy continuation of a text. It may be approximate, since draft tokens are verified."""
 
 
 class Embedder(ABC):
-    """A model that gives every token of a text a vector, for other models to build on."""
+    """A model that maps every token of a text to a vector, as input of other models."""
 
     @property
     @abstractmethod
     def embedding_width(self) -> int:
-        """D of the vectors."""
+        """Width D of the vectors."""
 
     @abstractmethod
     def embed(self, texts: Sequences) -> Tensor:
-        """(B, T, D), where values past the lengths mean nothing."""
+        """(B, T, D); undefined at padding."""
 
 
 class Layered(Embedder):
-    """An embedder of several layers, each of which gives a vector: the lower ones of words, the upper ones of uses."""
+    """An embedder with the vectors of several layers; lower ones are more lexical, upper ones more contextual."""
 
     @abstractmethod
     def layers(self, texts: Sequences) -> Tensor:
-        """(L + 1, B, T, D), from the token's own embedding to the last layer."""
+        """(L + 1, B, T, D), from the token embedding to the last layer."""
 
 
 class Cloze(ABC):
@@ -141,16 +141,16 @@ class Cloze(ABC):
 
     @abstractmethod
     def predict(self, texts: Sequences, hidden: Tensor) -> Tensor:
-        """(N, V) logits at the positions where `hidden` (B, T) is true, row by row; what stands there is not read."""
+        """(N, V) logits at the positions where `hidden` (B, T) is true, in row-major order; their ids are ignored."""
 
 
 class Infills(ABC):
-    """A model whose source is a text with gaps, and whose target is what belongs in them: see `data.spans`."""
+    """A model that generates the missing spans of its source (see `data.spans`)."""
 
     @property
     @abstractmethod
     def sentinels(self) -> range:
-        """The ids that stand for gaps, the first gap first."""
+        """The ids of the sentinel tokens, in the order of the spans."""
 
 
 class FitsStatistics(ABC):
