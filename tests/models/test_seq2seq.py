@@ -95,7 +95,7 @@ def test_bad_settings_and_missing_sources_are_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"width 7 is odd.*try 8"):
         model_of(width=7)
     assert model_of(width=7, bidirectional=False).config.width == 7
-    with pytest.raises(ConfigError, match="source has 9 tokens, the target 7"):
+    with pytest.raises(ConfigError, match="got 9 source and 7 target tokens"):
         model_of(shared_embeddings=True)
     with pytest.raises(DataError, match="needs a source, but none was given"):
         model_of().start()

@@ -1,4 +1,4 @@
-"""Causal convolutions give what `conv1d` gives, whole or in pieces, from a state whose size is fixed."""
+"""Causal convolutions equal `conv1d`, on whole sequences and in chunks with a state of fixed size."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def start(line: DelayLine, rows: int) -> tuple[Tensor, Tensor]:
-    """The ring and the positions of rows that have read nothing."""
+    """The initial ring buffer and positions."""
     return line.initial(rows, random(1)), torch.zeros(rows, dtype=torch.int64)
 
 
 def convolved(x: Tensor, weight: Tensor, kernel: int, dilation: int) -> Tensor:
-    """torch's own causal convolution of x (B, T, D) by taps that stand below each other, (k D, O)."""
+    """Reference: torch's causal convolution of x (B, T, D) with a weight matrix (k D, O)."""
     filters = weight.view(kernel, x.shape[2], -1).permute(2, 1, 0)  # (O, D, k)
     padded = F.pad(x.mT, ((kernel - 1) * dilation, 0))
     return F.conv1d(padded, filters, dilation=dilation).mT
 
 
 @every_shape
-def test_taps_times_a_matrix_are_a_dilated_causal_convolution(kernel: int, dilation: int) -> None:
+def test_taps_times_a_matrix_equal_a_dilated_causal_convolution(kernel: int, dilation: int) -> None:
     line, x, weight = DelayLine(WIDTH, kernel, dilation), random(2, LENGTH, WIDTH), random(kernel * WIDTH, 7, seed=1)
     torch.testing.assert_close(line.read(x, *start(line, 2)).values @ weight, convolved(x, weight, kernel, dilation))
 
@@ -44,7 +44,7 @@ def test_taps_times_a_matrix_are_a_dilated_causal_convolution(kernel: int, dilat
 @every_shape
 @pytest.mark.parametrize("chunks", [[1] * LENGTH, [4, 1, 1, 9, 8], [0, 22, 1]])
 @torch.no_grad()
-def test_taps_of_chunks_are_those_of_the_whole(kernel: int, dilation: int, chunks: list[int]) -> None:
+def test_taps_of_chunks_equal_those_of_the_whole_sequence(kernel: int, dilation: int, chunks: list[int]) -> None:
     line, x = DelayLine(WIDTH, kernel, dilation), random(2, LENGTH, WIDTH)
     ring, positions = start(line, 2)
     found = []
@@ -58,7 +58,7 @@ def test_taps_of_chunks_are_those_of_the_whole(kernel: int, dilation: int, chunk
 @every_shape
 @pytest.mark.parametrize("chunk", [1, 2])
 @torch.no_grad()
-def test_rows_at_different_positions_each_meet_their_own_past(kernel: int, dilation: int, chunk: int) -> None:
+def test_rows_at_different_positions_use_their_own_buffers(kernel: int, dilation: int, chunk: int) -> None:
     line, x = DelayLine(WIDTH, kernel, dilation), random(3, LENGTH, WIDTH)
     starts = [0, 5, 12]
     rings = [line.read(x[row : row + 1, :begin], *start(line, 1)).ring for row, begin in enumerate(starts)]
@@ -72,7 +72,7 @@ def test_rows_at_different_positions_each_meet_their_own_past(kernel: int, dilat
 
 
 @every_shape
-def test_a_ring_holds_the_last_inputs_in_the_order_of_time(kernel: int, dilation: int) -> None:
+def test_unrolling_a_ring_buffer_gives_the_last_inputs_in_temporal_order(kernel: int, dilation: int) -> None:
     line, x = DelayLine(WIDTH, kernel, dilation), random(1, 40, WIDTH)
     ring = line.read(x, *start(line, 1)).ring
     assert ring.numel() == line.receptive_field * WIDTH
@@ -80,7 +80,7 @@ def test_a_ring_holds_the_last_inputs_in_the_order_of_time(kernel: int, dilation
 
 
 @torch.no_grad()
-def test_a_single_step_touches_one_slot_however_far_the_kernel_reaches() -> None:
+def test_a_single_step_updates_one_slot_whatever_the_dilation() -> None:
     line = DelayLine(WIDTH, kernel=3, dilation=8)
     ring = random(1, 8, 2 * WIDTH)
     before = ring.clone()
@@ -89,7 +89,7 @@ def test_a_single_step_touches_one_slot_however_far_the_kernel_reaches() -> None
     assert (ring != before).any(dim=-1).nonzero()[:, 1].tolist() == [21 % 8]
 
 
-def test_a_ring_is_left_as_it_was_while_gradients_are_wanted() -> None:
+def test_a_ring_buffer_is_not_modified_while_gradients_are_enabled() -> None:
     line, ring = DelayLine(WIDTH, kernel=3, dilation=2), random(1, 2, 2 * WIDTH)
     before = ring.clone()
     line.read(random(1, 1, WIDTH, seed=1), ring, torch.tensor([5]))
@@ -97,7 +97,7 @@ def test_a_ring_is_left_as_it_was_while_gradients_are_wanted() -> None:
 
 
 @every_shape
-def test_gradients_through_chunks_are_those_through_the_whole(kernel: int, dilation: int) -> None:
+def test_gradients_through_chunks_equal_those_through_the_whole_sequence(kernel: int, dilation: int) -> None:
     line, x = DelayLine(WIDTH, kernel, dilation), random(2, LENGTH, WIDTH).requires_grad_()
     weights = random(2, LENGTH, kernel * WIDTH, seed=1)
     ring, positions = start(line, 2)
@@ -120,7 +120,7 @@ def gated(kernel: int, dilation: int) -> GatedConvolution:
 
 
 @every_shape
-def test_a_gated_convolution_is_one_convolution_times_the_sigmoid_of_another(kernel: int, dilation: int) -> None:
+def test_a_gated_convolution_multiplies_a_convolution_by_the_sigmoid_of_another(kernel: int, dilation: int) -> None:
     layer, x = gated(kernel, dilation), random(2, LENGTH, WIDTH)
     value, gate = (convolved(x, part.weight, kernel, dilation) for part in (layer.value, layer.gate))
     found, _ = layer(x, layer.initial(2), torch.zeros(2, dtype=torch.int64))
@@ -129,7 +129,7 @@ def test_a_gated_convolution_is_one_convolution_times_the_sigmoid_of_another(ker
 
 @every_shape
 @torch.no_grad()
-def test_single_inputs_in_numpy_give_what_torch_gives_for_all(kernel: int, dilation: int) -> None:
+def test_single_row_steps_equal_the_batched_convolution(kernel: int, dilation: int) -> None:
     layer, x = gated(kernel, dilation), random(1, LENGTH, WIDTH)
     whole, after = layer(x, layer.initial(1), torch.zeros(1, dtype=torch.int64))
     ring = layer.initial(1)[0].numpy()
@@ -139,7 +139,7 @@ def test_single_inputs_in_numpy_give_what_torch_gives_for_all(kernel: int, dilat
 
 
 @torch.no_grad()
-def test_a_gate_that_is_shut_tight_does_not_overflow() -> None:
+def test_a_saturated_gate_does_not_overflow() -> None:
     layer = GatedConvolution(2, kernel=2)
     for part in (layer.value, layer.gate, layer.out):
         part.weight.fill_(1.0)
@@ -149,7 +149,7 @@ def test_a_gate_that_is_shut_tight_does_not_overflow() -> None:
     np.testing.assert_allclose(shut, 0, atol=1e-20)
 
 
-def test_every_weight_is_a_matrix_of_one_linear_map() -> None:
+def test_every_weight_is_one_matrix() -> None:
     layer = gated(3, 2)
     assert {name: type(part) for name, part in layer.named_children()} == dict.fromkeys(
         ("value", "gate", "out"), Projection

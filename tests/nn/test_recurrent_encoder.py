@@ -1,4 +1,4 @@
-"""Reading sources of different lengths, in one direction and in both."""
+"""Recurrent encoders of padded batches, unidirectional and bidirectional."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def values() -> torch.Tensor:
 
 
 def rows_of(encoded: Encoded) -> list[torch.Tensor]:
-    """For each row all that was read from it, as one vector."""
+    """All outputs and states of each row as one vector."""
     states = torch.cat([part for state in encoded.states for part in state], -1)
     return [
         torch.cat([outputs.flatten(), state]) for outputs, state in zip(encoded.outputs.unbind(1), states, strict=True)
@@ -32,20 +32,20 @@ def rows_of(encoded: Encoded) -> list[torch.Tensor]:
 
 @every_cell
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_row_is_read_as_if_it_were_alone(cell: Cell, bidirectional: bool) -> None:
+def test_a_row_is_independent_of_padding_and_of_other_rows(cell: Cell, bidirectional: bool) -> None:
     model, inputs = encoder(cell, bidirectional=bidirectional), values()
     together = model(inputs, LENGTHS)
     for row, length in enumerate(LENGTHS.tolist()):
         outputs, states = model(inputs[:length, row : row + 1], torch.tensor([length]))
         torch.testing.assert_close(together.outputs[:length, row], outputs[:, 0])
         assert not together.outputs[length:, row].any()
-        for found, alone in zip(together.states, states, strict=True):
-            for part, own in zip(found, alone, strict=True):
+        for found, single in zip(together.states, states, strict=True):
+            for part, own in zip(found, single, strict=True):
                 torch.testing.assert_close(part[row], own[0])
 
 
 @every_cell
-def test_reading_to_the_end_is_a_plain_loop_that_stops_at_each_rows_length(cell: Cell) -> None:
+def test_run_to_lengths_equals_a_loop_that_stops_at_the_length_of_each_row(cell: Cell) -> None:
     torch.manual_seed(0)
     layer, inputs = CELLS[cell](6, 5, 0.0).double(), values()
     outputs, state = run_to_lengths(layer, inputs, LengthOrder(LENGTHS))
@@ -56,20 +56,20 @@ def test_reading_to_the_end_is_a_plain_loop_that_stops_at_each_rows_length(cell:
             torch.testing.assert_close(part[row : row + 1], own)
 
 
-def test_the_backward_direction_of_a_row_begins_at_its_own_end() -> None:
+def test_the_backward_direction_starts_at_the_end_of_each_row() -> None:
     where = reversal_index(LENGTHS, 6)[..., 0].t().tolist()
     assert where == [[2, 1, 0, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5], [2, 1, 0, 3, 4, 5]]
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_only_the_backward_direction_brings_later_tokens_to_earlier_vectors(bidirectional: bool) -> None:
+def test_only_a_bidirectional_encoder_depends_on_later_tokens(bidirectional: bool) -> None:
     model, inputs = encoder("lstm", bidirectional=bidirectional), values().requires_grad_()
     first = model(inputs, LENGTHS).outputs[0, 1].sum()
     (gradient,) = torch.autograd.grad(first, inputs)
     assert bool(gradient[5, 1].any()) is bidirectional
 
 
-def test_no_gradient_reaches_the_padding() -> None:
+def test_padding_has_no_gradient() -> None:
     model, inputs = encoder("lstm", bidirectional=True), values().requires_grad_()
     torch.stack([row.square().sum() for row in rows_of(model(inputs, LENGTHS))]).sum().backward()
     reached = inputs.grad.abs().sum(-1) > 0  # (S, B)

@@ -1,4 +1,4 @@
-"""Layers against their equations, fast paths against plain ones."""
+"""Recurrent layers against their equations, and fast paths against the reference loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ every_cell = pytest.mark.parametrize("cell", CELLS)
 def layer_of(
     cell: str, *, inputs: int = INPUTS, width: int = WIDTH, dtype: torch.dtype = torch.float64
 ) -> RecurrentLayer:
-    """A layer with all weights away from zero, so that every one of them matters."""
+    """A layer without zero weights, so that every weight affects the output."""
     torch.manual_seed(0)
     layer = CELLS[cell](inputs, width, 0.0).to(dtype)
     for parameter in layer.parameters():
@@ -51,13 +51,13 @@ def something_to_read(layer: RecurrentLayer, steps: int = STEPS) -> tuple[Tensor
 
 @every_cell
 @pytest.mark.parametrize("inputs", [INPUTS, WIDTH, 7])
-def test_the_fast_path_has_the_values_and_gradients_of_the_plain_loop(cell: str, inputs: int) -> None:
+def test_unroll_has_the_values_and_gradients_of_the_reference_loop(cell: str, inputs: int) -> None:
     layer = layer_of(cell, inputs=inputs)
     values, state = something_to_read(layer)
     results = []
     for run in (layer.unroll, layer.naive):
         hidden, last = run(values, state, layer.recurrent_weight)
-        outcome = torch.cat([hidden, *(part[None] for part in last)])  # a loss that reads all there is
+        outcome = torch.cat([hidden, *(part[None] for part in last)])  # a loss over all outputs
         loss = (outcome * torch.linspace(-1, 2, outcome.numel(), dtype=torch.float64).view_as(outcome)).sum()
         results.append([outcome, *torch.autograd.grad(loss, [values, *state, *layer.parameters()])])
     for fast, plain in zip(*results, strict=True):
@@ -65,7 +65,7 @@ def test_the_fast_path_has_the_values_and_gradients_of_the_plain_loop(cell: str,
 
 
 @every_cell
-def test_gradients_of_the_fast_path_agree_with_finite_differences(cell: str) -> None:
+def test_gradients_of_unroll_agree_with_finite_differences(cell: str) -> None:
     layer = layer_of(cell)
     values, state = something_to_read(layer, steps=3)
     names, parameters = zip(*layer.named_parameters(), strict=True)
@@ -89,7 +89,7 @@ def test_float32_agrees_with_float64(cell: str) -> None:
 
 @every_cell
 @pytest.mark.parametrize("steps", [0, 1, FEW_STEPS, FEW_STEPS + 1])
-def test_reading_without_gradients_changes_no_value(cell: str, steps: int) -> None:
+def test_outputs_are_the_same_without_gradients(cell: str, steps: int) -> None:
     layer = layer_of(cell)
     values, state = something_to_read(layer, steps)
     with torch.no_grad():
@@ -100,14 +100,14 @@ def test_reading_without_gradients_changes_no_value(cell: str, steps: int) -> No
 
 
 @every_cell
-def test_the_state_does_not_keep_the_whole_segment_in_memory(cell: str) -> None:
+def test_the_state_does_not_hold_a_reference_to_the_whole_segment(cell: str) -> None:
     layer = layer_of(cell)
     _, state = layer(*something_to_read(layer, steps=50))
     assert all(part.untyped_storage().nbytes() == ROWS * WIDTH * 8 for part in state)
 
 
 @every_cell
-def test_back_propagation_may_be_repeated_on_a_kept_graph(cell: str) -> None:
+def test_backward_may_be_repeated_on_a_retained_graph(cell: str) -> None:
     layer = layer_of(cell)
     values, state = something_to_read(layer)
     loss = layer(values, state)[0].square().sum()
@@ -116,7 +116,7 @@ def test_back_propagation_may_be_repeated_on_a_kept_graph(cell: str) -> None:
 
 
 @every_cell
-def test_back_propagation_leaves_the_gradient_it_is_given_untouched(cell: str) -> None:
+def test_backward_does_not_modify_the_incoming_gradient(cell: str) -> None:
     layer = layer_of(cell)
     values, state = something_to_read(layer)
     outcome = layer(values, state)
@@ -143,7 +143,7 @@ def sigmoid(x: float) -> float:
 
 
 class Gates:
-    """Pre-activations of one row, one unit at a time, from the blocks of rows in a layer's weights."""
+    """Pre-activations of one row, unit by unit, from the blocks of the weights."""
 
     def __init__(self, layer: RecurrentLayer, *names: str) -> None:
         self.weights = [tensor.tolist() for tensor in (layer.input_weight, layer.recurrent_weight, layer.bias)]
@@ -167,7 +167,7 @@ def dot(weights: list[float], values: list[float]) -> float:
 
 
 def read_first_row(layer: RecurrentLayer) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
-    """The inputs, the state before and the hidden vectors after each step, as plain lists."""
+    """The inputs, the state before and the hidden vectors after each step, as lists."""
     values, state = something_to_read(layer)
     hidden, _ = layer(values, state)
     return values[:, 0].tolist(), [part[0].tolist() for part in state], hidden[:, 0].tolist()
@@ -194,7 +194,7 @@ def test_lstm_follows_its_equation() -> None:
         assert h == pytest.approx(expected)
 
 
-def test_lstm_peephole_gates_see_the_memory_before_the_step() -> None:
+def test_lstm_peephole_gates_use_the_previous_memory() -> None:
     layer = layer_of("lstm_peephole")
     assert isinstance(layer, LSTMPeephole)
     inputs, (h, c), outputs = read_first_row(layer)
@@ -208,7 +208,7 @@ def test_lstm_peephole_gates_see_the_memory_before_the_step() -> None:
         assert h == pytest.approx(expected)
 
 
-def test_lstm_coupled_forgets_what_it_admits() -> None:
+def test_lstm_coupled_has_complementary_input_and_forget_gates() -> None:
     layer = layer_of("lstm_coupled")
     inputs, (h, c), outputs = read_first_row(layer)
     gate = Gates(layer, "g", "i", "o")
@@ -246,7 +246,7 @@ def test_gru_input_reset_resets_the_input() -> None:
         assert h == pytest.approx(expected)
 
 
-def test_a_peephole_lstm_with_closed_peepholes_is_an_lstm() -> None:
+def test_a_peephole_lstm_with_zero_peepholes_is_an_lstm() -> None:
     plain, seeing = layer_of("lstm"), layer_of("lstm_peephole")
     torch.nn.init.zeros_(seeing.get_parameter("peephole"))
     for name in ("input_weight", "recurrent_weight", "bias"):
@@ -268,16 +268,16 @@ def test_every_recurrent_block_starts_with_spectral_radius_one(cell: str) -> Non
 
 
 @pytest.mark.parametrize("kind", [LSTM, LSTMPeephole, LSTMCoupled, GRU, GRUInputReset])
-def test_gated_cells_start_by_remembering(kind: type[RecurrentLayer]) -> None:
+def test_gated_cells_initially_remember(kind: type[RecurrentLayer]) -> None:
     layer = kind(8, 8)  # type: ignore[call-arg]
     state = tuple(torch.full((1, 8), 1.0) for _ in layer.initial(1))
     torch.nn.init.zeros_(layer.recurrent_weight)
     _, after = layer(torch.zeros(1, 1, 8), state)
-    kept = after[-1]  # the memory of an LSTM, the hidden vector of a GRU; nothing but the old value went into it
+    kept = after[-1]  # the memory of an LSTM, the hidden vector of a GRU
     assert kept.detach().numpy() == pytest.approx(1 / (1 + math.exp(-1)))
 
 
-def test_the_simple_network_has_no_gate_to_remember_with() -> None:
+def test_the_simple_network_has_no_gate() -> None:
     assert torch.count_nonzero(RNN(8, 8).bias) == 0
 
 

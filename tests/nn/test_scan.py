@@ -1,4 +1,4 @@
-"""The gated linear recurrence, all steps at once, against a plain loop."""
+"""The scan of the gated linear recurrence against the reference loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NARROW_AND_WIDE = [(1, 2, 3), (2, 1, 3), (7, 2, 3), (64, 1, 4), (101, 2, 5), (1,
 
 
 @pytest.mark.parametrize(("steps", "rows", "width"), NARROW_AND_WIDE)
-def test_the_scan_is_the_loop_in_values_and_gradients(steps: int, rows: int, width: int) -> None:
+def test_the_scan_has_the_values_and_gradients_of_the_reference_loop(steps: int, rows: int, width: int) -> None:
     parts = [part.requires_grad_() for part in problem(steps, rows, width)]
     weights = torch.randn(steps, rows, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     found, expected = scan(*parts), naive(*parts)
@@ -32,7 +32,7 @@ def test_the_scan_is_the_loop_in_values_and_gradients(steps: int, rows: int, wid
 
 
 @pytest.mark.parametrize("width", [3, NARROW + 1])
-def test_a_scan_in_two_parts_is_the_whole(width: int) -> None:
+def test_a_scan_in_two_parts_equals_the_whole(width: int) -> None:
     decay, inputs, first = problem(50, 2, width)
     whole = scan(decay, inputs, first)
     head = scan(decay[:17], inputs[:17], first)
@@ -41,7 +41,7 @@ def test_a_scan_in_two_parts_is_the_whole(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [4, NARROW + 1])
-def test_time_may_lie_behind_the_rows_in_memory(width: int) -> None:
+def test_inputs_need_not_be_contiguous(width: int) -> None:
     decay, inputs, first = problem(30, 3, width)
     behind = [part.transpose(0, 1).contiguous().transpose(0, 1) for part in (decay, inputs)]
     torch.testing.assert_close(scan(behind[0], behind[1], first), scan(decay, inputs, first), rtol=0, atol=1e-12)
@@ -49,8 +49,8 @@ def test_time_may_lie_behind_the_rows_in_memory(width: int) -> None:
 
 @pytest.mark.parametrize("width", [4, NARROW + 1])
 @pytest.mark.parametrize("decay", [0.0, 1e-30, 0.5, 0.999999, 1.0])
-def test_single_precision_holds_over_thousands_of_steps(decay: float, width: int) -> None:
-    """Where cumulative products vanish, and where nothing is ever forgotten."""
+def test_single_precision_is_stable_over_thousands_of_steps(decay: float, width: int) -> None:
+    """Both where cumulative products underflow and where the decay is 1."""
     _, inputs, first = problem(3000, 1, width, torch.float32)
     rough_decays = torch.full_like(inputs, decay).requires_grad_()
     decays = rough_decays.detach().double().requires_grad_()
@@ -62,6 +62,6 @@ def test_single_precision_holds_over_thousands_of_steps(decay: float, width: int
     torch.testing.assert_close(rough_gradient.double(), gradient, rtol=1e-4, atol=1e-2)
 
 
-def test_no_steps_are_no_steps() -> None:
+def test_an_empty_sequence_has_an_empty_scan() -> None:
     decay, inputs, first = problem(0, 2, 3)
     assert scan(decay, inputs, first).shape == naive(decay, inputs, first).shape == (0, 2, 3)

@@ -1,4 +1,4 @@
-"""What is computed for a single token in NumPy is what torch computes for a batch."""
+"""Single-row functions in NumPy equal their batched counterparts in torch."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def test_rotation() -> None:
     same(rotate(vectors[0, 0].numpy()), rotary(slice(7, 8))(vectors)[0, 0])
 
 
-def test_attention_one_token_after_the_other_is_causal_attention_over_all() -> None:
+def test_cached_attention_token_by_token_equals_causal_attention() -> None:
     heads, length, width = 2, 6, 4
     query, key, value = (random(1, heads, length, width, seed=seed) for seed in range(3))
     expected = CausalAttention()(query, key, value)[0]  # (H, T, D)
-    keys, values = np.full((2, heads, 10, width), np.nan)  # what lies past the end must not be read
+    keys, values = np.full((2, heads, 10, width), np.nan)  # entries past the end must not be read
     for position in range(length):
         cache = single_row.RowCache(keys, values, position)
         now = (tensor[0, :, position].numpy() for tensor in (query, key, value))
         same(cache.attend(*now), expected[:, position].reshape(-1))
 
 
-def test_attention_of_several_tokens_after_others_is_causal_attention_over_all() -> None:
+def test_cached_attention_of_several_tokens_equals_causal_attention() -> None:
     heads, length, width = 2, 7, 4
     query, key, value = (random(1, heads, length, width, seed=seed) for seed in range(3))
     expected = CausalAttention()(query, key, value)[0]  # (H, T, D)
@@ -76,14 +76,14 @@ def test_attention_of_several_tokens_after_others_is_causal_attention_over_all()
         same(found, expected[:, position:end].transpose(0, 1).reshape(end - position, -1))
 
 
-def test_attention_of_all_tokens_at_once_looks_both_ways() -> None:
+def test_full_row_attention_equals_bidirectional_attention() -> None:
     query, key, value = (random(1, 2, 7, 4, seed=seed) for seed in range(3))
     expected = BidirectionalAttention(None)(query, key, value)[0]  # (H, T, D)
     found = single_row.FullRowAttention().attend(*(tensor[0].numpy() for tensor in (query, key, value)))
     same(found, expected.transpose(0, 1).reshape(7, -1))
 
 
-def test_several_tokens_are_split_into_heads_and_turned_like_each_alone() -> None:
+def test_several_tokens_are_split_into_heads_and_rotated_like_single_ones() -> None:
     rotary = Rotary(8, capacity=10).double()
     cosine, sine = rotary.cosine.numpy(), rotary.sine.numpy()
     x = random(3, 2 * 2 * 8).numpy()  # 3 tokens: 2 parts of 2 heads
@@ -93,7 +93,7 @@ def test_several_tokens_are_split_into_heads_and_turned_like_each_alone() -> Non
         np.testing.assert_allclose(together[:, :, place], rotate(single_row.split_heads(x[place], 2, 2)), atol=1e-12)
 
 
-def test_only_a_single_token_without_gradients_on_the_cpu_goes_alone() -> None:
+def test_the_single_row_path_applies_to_one_row_without_gradients_on_the_cpu() -> None:
     one, two = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.int64)
     assert not single_row.is_applicable(one, torch.zeros(1))
     with torch.no_grad():

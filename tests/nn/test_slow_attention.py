@@ -1,4 +1,4 @@
-"""Slow attention, feature by feature, against the formula as it is written."""
+"""Slow attention, feature by feature, against its definition."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def problem() -> tuple[Tensor, Tensor]:
     return query.requires_grad_(), key.requires_grad_()
 
 
-def test_a_score_is_the_length_of_what_passes() -> None:
+def test_a_score_is_the_norm_of_the_relu_of_the_sum() -> None:
     query, key = problem()
     passed = (query[1, 2, 3] + key[1, 2, 0]).relu()
     assert scores(query, key)[1, 2, 3, 0].item() == pytest.approx((passed.square().sum() / WIDTH).sqrt().item())
 
 
-def test_feature_by_feature_is_all_at_once_in_values_and_gradients() -> None:
+def test_the_loop_over_features_has_the_values_and_gradients_of_the_reference() -> None:
     query, key = problem()
     weights = torch.randn(ROWS, HEADS, QUERIES, KEYS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     found, expected = scores(query, key), naive(query, key)
@@ -36,11 +36,11 @@ def test_feature_by_feature_is_all_at_once_in_values_and_gradients() -> None:
         torch.autograd.grad((found * weights).sum(), (query, key)),
         torch.autograd.grad((expected * weights).sum(), (query, key)),
     )
-    with torch.no_grad():  # where it may go another way
+    with torch.no_grad():  # a different code path
         torch.testing.assert_close(scores(query, key), expected)
 
 
-def test_where_nothing_passes_the_gradient_is_zero() -> None:
+def test_the_gradient_of_a_zero_norm_is_zero() -> None:
     query, key = (part.detach().abs().neg().requires_grad_() for part in problem())
     found = scores(query, key)
     assert not found.any()
@@ -49,7 +49,7 @@ def test_where_nothing_passes_the_gradient_is_zero() -> None:
 
 
 class Sizes(TorchFunctionMode):
-    """The most numbers in any tensor that a function has given."""
+    """The size of the largest tensor that a function creates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,14 +62,14 @@ class Sizes(TorchFunctionMode):
         return result
 
 
-@pytest.mark.parametrize(("way", "largest"), [(scores, 1), (naive, WIDTH)])
-def test_no_tensor_has_every_feature_of_every_pair(way: Any, largest: int) -> None:
-    """In units of the scores; the formula as written is there to show that the test can see such a tensor."""
+@pytest.mark.parametrize(("implementation", "largest"), [(scores, 1), (naive, WIDTH)])
+def test_no_tensor_has_every_feature_of_every_pair(implementation: Any, largest: int) -> None:
+    """In units of the scores; the reference shows that the test detects such a tensor."""
     query, key = problem()
     kept = []
     with Sizes() as sizes, torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        found = way(query, key)
+        found = implementation(query, key)
         torch.autograd.grad(found.sum(), (query, key))
     pairs = ROWS * HEADS * QUERIES * KEYS
-    features = ROWS * HEADS * QUERIES * WIDTH  # the queries themselves
+    features = ROWS * HEADS * QUERIES * WIDTH  # size of the queries
     assert max(sizes.largest, *kept) == max(largest * pairs, features)

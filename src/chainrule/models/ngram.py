@@ -141,7 +141,7 @@ class NGram(BackoffModel, GreedyDrafts):
         return Step(self._predict(contexts[:, 1:]), contexts[:, -1].clone())
 
     def _extend_numpy(self, tokens: Tensor, state: Tensor) -> Step:
-        """The same, row by row and token by token."""
+        """`extend` in NumPy, row by row and token by token."""
         levels = self._levels()
         logits = np.empty((*tokens.shape, self.vocabulary), dtype=levels.log_probs[0].dtype)
         after = []
@@ -153,17 +153,17 @@ class NGram(BackoffModel, GreedyDrafts):
         return Step(torch.from_numpy(logits), torch.tensor(after, dtype=torch.int64).view(state.shape))
 
     def greedy_draft(self, ids: Sequence[int], count: int) -> list[int]:
-        """From what is in reach, by its likeliest token at each step; a text of fewer tokens is read from BOS."""
+        """Greedy decoding from the last order − 1 tokens; a shorter text is read from BOS."""
         self._require_estimate()
-        levels, reach = self._levels(), self.order - 1
-        nodes = [-1] * reach if len(ids) >= reach else [self.bos, *[-1] * (reach - 1)]
-        for token in ids[len(ids) - min(reach, len(ids)) :]:
+        levels, context = self._levels(), self.order - 1
+        nodes = [-1] * context if len(ids) >= context else [self.bos, *[-1] * (context - 1)]
+        for token in ids[len(ids) - min(context, len(ids)) :]:
             nodes = levels.read(token, nodes)
-        guesses: list[int] = []
+        draft: list[int] = []
         for _ in range(count):
-            guesses.append(levels.likeliest(nodes))
-            nodes = levels.read(guesses[-1], nodes)
-        return guesses
+            draft.append(levels.likeliest(nodes))
+            nodes = levels.read(draft[-1], nodes)
+        return draft
 
     def fusion_model(self) -> FusionModel:
         """The model for shallow fusion, one token at a time."""
@@ -172,7 +172,7 @@ class NGram(BackoffModel, GreedyDrafts):
         return FusionModel(initial, self._levels().cached_score)
 
     def _levels(self) -> Levels:
-        """The tables as NumPy sees them, until there are others."""
+        """NumPy views of the current tables."""
         current = self._log_probs(1)
         if self._views is None or self._views[0] is not current:
             self._views = (current, Levels.of(self._buffers, self.order, self.base))
@@ -275,23 +275,23 @@ def _adjusted(counts: Counts, suffixes: list[Tensor], base: int) -> Iterator[Ten
     yield counts.numbers[-1]
 
 
-# A few tokens at a time, in NumPy: torch takes about a hundred operations for a batch, whose dispatch costs more than a
-# millisecond even for one token. Here a token takes a handful of binary searches, some tens of microseconds, which is
-# fast enough for drafting (see `decoding.speculative`).
+# A few tokens at a time, in NumPy: a batch takes about a hundred torch operations, whose dispatch costs more than a
+# millisecond even for one token. Here a token takes a few binary searches, some tens of microseconds, which is fast
+# enough for draft tokens (see `decoding.speculative`).
 
 
 def _is_small(tokens: Tensor, like: Tensor) -> bool:
-    """A few tokens on the CPU, in full precision."""
+    """Whether the NumPy path applies: a few tokens on the CPU, in full precision."""
     return tokens.numel() <= FEW and like.device.type == "cpu" and like.dtype in EXACT
 
 
 @dataclass(frozen=True)
 class Levels:
-    """The tables of a model, one for each order, as NumPy sees their memory; see `ngram` for what they hold."""
+    """NumPy views of the back-off tables, one per order."""
 
-    keys: list[Keys]  # from bigrams up: those of unigrams are the tokens themselves
+    keys: list[Keys]  # from bigrams up; the keys of unigrams are the tokens themselves
     log_probs: list[Numbers]  # from unigrams up
-    log_backoffs: list[Numbers]  # from unigrams to all but the last
+    log_backoffs: list[Numbers]  # from unigrams up, without the highest order
     base: int
 
     @classmethod
@@ -306,7 +306,7 @@ class Levels:
         )
 
     def read(self, token: int, nodes: Sequence[int]) -> list[int]:
-        """From the nodes of the last 1, 2, … tokens, −1 where there is none, to those after one more."""
+        """From the nodes of the last 1, 2, … tokens, −1 for none, to those after one more token."""
         return list(self.score(token, nodes)[1])
 
     def score(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
@@ -329,12 +329,12 @@ class Levels:
 
     @cached_property
     def plain(self) -> list[Any]:
-        """The tables as Python sees them, which reads single numbers faster than NumPy does."""
+        """The tables as memory views, whose single elements are faster to read than those of arrays."""
         views = zip(self.keys, self.log_probs[1:], self.log_backoffs, strict=True)
         return [self.log_probs[0].data, *(tuple(array.data for array in level) for level in views)]
 
     def predict(self, nodes: Sequence[int], result: Numbers) -> None:
-        """Write (V,) log-probabilities: each order, upwards, over those of tokens that it has seen."""
+        """Fill (V,) log-probabilities: each order, from low to high, overwrites those of its observed n-grams."""
         factors = [result.dtype.type(0)]
         for backoffs, node in zip(reversed(self.log_backoffs), reversed(nodes), strict=True):
             factors.append(factors[-1] + backoffs[node] if node >= 0 else factors[-1])
@@ -347,20 +347,20 @@ class Levels:
                 result[keys[first:last] - corner] = log_probs[first:last] + factor
 
     def likeliest(self, nodes: Sequence[int]) -> int:
-        """The token that `predict` would find likeliest, without the others.
+        """The most likely token of `predict`, without computing the others.
 
-        It is the likeliest of those seen after one of the contexts. Interpolation never makes a token less likely in a
-        longer context than backing off from there would, so no token is missed.
+        It is the most likely of the best continuations of each context. Interpolation never gives an observed token a
+        lower probability than backing off would, so no token is missed.
         """
         best, best_log_prob, factor = 0, -math.inf, 0.0
         for (tokens, log_probs), backoffs, node in zip(
-            reversed(self.favourites), reversed(self.log_backoffs), reversed(nodes), strict=True
+            reversed(self.best_continuations), reversed(self.log_backoffs), reversed(nodes), strict=True
         ):
             if node >= 0:
                 if (log_prob := float(log_probs[node]) + factor) > best_log_prob:
                     best, best_log_prob = int(tokens[node]), log_prob
                 factor += float(backoffs[node])
-        token, log_prob = self.favourite
+        token, log_prob = self.best_unigram
         return token if log_prob + factor > best_log_prob else best
 
     @cached_property
@@ -369,20 +369,22 @@ class Levels:
         return lru_cache(REMEMBERED)(self.score)
 
     @cached_property
-    def favourite(self) -> tuple[int, float]:
-        """The likeliest token after nothing that was seen, and its log-probability."""
+    def best_unigram(self) -> tuple[int, float]:
+        """The most likely unigram and its log-probability."""
         token = int(self.log_probs[0].argmax())
         return token, float(self.log_probs[0][token])
 
     @cached_property
-    def favourites(self) -> list[tuple[Keys, Numbers]]:
-        """For contexts of 1, 2, … tokens: of each node the likeliest token seen after it, and its log-probability."""
+    def best_continuations(self) -> list[tuple[Keys, Numbers]]:
+        """For contexts of 1, 2, … tokens: the best observed continuation of each node and its log-probability."""
         found = []
         for keys, log_probs, contexts in zip(self.keys, self.log_probs[1:], self.log_backoffs, strict=True):
             tokens, best = np.zeros(len(contexts), np.int64), np.full(len(contexts), -np.inf, log_probs.dtype)
             parents, last = np.divmod(keys, self.base)
             np.maximum.at(best, parents, log_probs)
-            first = (log_probs == best[parents]).nonzero()[0][::-1]  # backwards: of equals the lowest id comes last
+            first = (log_probs == best[parents]).nonzero()[0][
+                ::-1
+            ]  # reversed: among ties the lowest id is assigned last
             tokens[parents[first]] = last[first]
             found.append((tokens, best))
         return found
