@@ -127,7 +127,9 @@ def _score(run: WordVectorRun, path: Path, restricted: int, *, json: bool) -> No
 
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("scoring", total=1.0)
-        found = run.score_words(path, restricted=restricted, progress=lambda share: bar.update(task, completed=share))
+        found = run.score_words(
+            path, restricted=restricted, progress=lambda fraction: bar.update(task, completed=fraction)
+        )
     if json:
         total = {"total": found.total.model_dump()} if isinstance(found, AnalogyScore) else {}
         print_json(found.model_dump(mode="json") | total)

@@ -226,9 +226,9 @@ def rows_are_independent(subject: CheckSubject) -> None:
     model, target = subject.model, subject.batch.target
     expected = model.token_log_probs(subject.batch)
     for row in range(subject.rows):
-        alone = Batch(Sequences(target.ids[row : row + 1], target.lengths[row : row + 1]), subject.source([row]))
+        single = Batch(Sequences(target.ids[row : row + 1], target.lengths[row : row + 1]), subject.source([row]))
         require_close(
-            model.token_log_probs(alone), expected[row : row + 1], "a single row scores differently than in a batch"
+            model.token_log_probs(single), expected[row : row + 1], "a single row scores differently than in a batch"
         )
     order = torch.arange(subject.rows - 1, -1, -1, device=model.device)
     shuffled = Batch(Sequences(target.ids[order], target.lengths[order]), subject.source(order.tolist()))
@@ -243,16 +243,16 @@ def states_can_be_merged_and_selected(subject: CheckSubject) -> None:
         raise NotApplicable("the context is too short to hold rows at different positions")
     prompts = [subject.ids(1, count, seed=count) for count in (0, 1, 2)]
     following = subject.ids(3, 1, seed=9)
-    alone: list[Tensor] = []
+    single: list[Tensor] = []
     states: list[State] = []
     for row, prompt in enumerate(prompts):
         step = subject.start([row])
         step = model.extend(prompt, step.state) if prompt.numel() else step
         states.append(select(step.state, torch.zeros(1, dtype=torch.int64, device=model.device)))
-        alone.append(model.extend(following[row : row + 1], step.state).logits)
+        single.append(model.extend(following[row : row + 1], step.state).logits)
     order = torch.tensor([2, 0, 1, 0], device=model.device)
     together = model.extend(following[order], select(merge(states), order)).logits
-    require_close(together, torch.cat(alone)[order], "rows of a merged state do not continue as each does by itself")
+    require_close(together, torch.cat(single)[order], "rows of a merged state do not continue as each does by itself")
 
 
 @torch.no_grad()
@@ -302,11 +302,11 @@ def batched_decoding_equals_single_row_decoding(subject: CheckSubject) -> None:
     beams = beam_search(subject.model, prompts, width=2, length=length, source=source)
     for row, prompt in enumerate(prompts):
         own = subject.source([row])
-        [alone] = generate_tokens(
+        [single] = generate_tokens(
             subject.model, [prompt], length=length, sampling=sampling, seeds=[seeds[row]], source=own
         )
         require(
-            list(alone.ids) == list(together[row].ids), "a prompt sampled in a batch gives another text than by itself"
+            list(single.ids) == list(together[row].ids), "a prompt sampled in a batch gives another text than by itself"
         )
         [[searched]] = beam_search(subject.model, [prompt], width=2, length=length, source=own)
         require(
@@ -357,8 +357,8 @@ def padding_of_the_source_does_not_matter(subject: CheckSubject) -> None:
         require_close(model.start(padded).logits, first, f"{what} changes the first prediction")
     for row, length in enumerate(source.lengths.tolist()):
         narrow = Sequences(source.ids[row : row + 1, :length], source.lengths[row : row + 1])
-        alone = Batch(Sequences(target.ids[row : row + 1], target.lengths[row : row + 1]), narrow)
-        found = model.token_log_probs(alone)
+        single = Batch(Sequences(target.ids[row : row + 1], target.lengths[row : row + 1]), narrow)
+        found = model.token_log_probs(single)
         require_close(found, expected[row : row + 1], "a row scores differently without the padding of its source")
 
 
