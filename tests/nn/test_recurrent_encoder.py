@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from chainrule.nn.recurrent import CELLS, Cell
-from chainrule.nn.recurrent_encoder import Encoded, LengthOrder, RecurrentEncoder, reversal_index, run_to_lengths
+from chainrule.nn.recurrent_encoder import (
+    EncodedSequences,
+    LengthOrder,
+    RecurrentEncoder,
+    reversal_index,
+    run_to_lengths,
+)
 
 LENGTHS = torch.tensor([3, 6, 1, 3])
 
@@ -22,7 +28,7 @@ def values() -> torch.Tensor:
     return torch.randn(6, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def rows_of(encoded: Encoded) -> list[torch.Tensor]:
+def rows_of(encoded: EncodedSequences) -> list[torch.Tensor]:
     """All outputs and states of each row as one vector."""
     states = torch.cat([part for state in encoded.states for part in state], -1)
     return [

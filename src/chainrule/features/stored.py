@@ -33,22 +33,22 @@ class StoredFeatures:
     """Precomputed vectors by source."""
 
     vectors: npt.NDArray[np.float32]  # (N, D), mapped
-    places: Mapping[bytes, slice]  # rows of each source, by its ids
+    spans: Mapping[bytes, slice]  # rows of each source, by its ids
 
     def find(self, source: Sequences) -> Tensor | None:
         """(B, S, D), zeros at padding; None unless all sources are stored."""
         ids, lengths = source.ids.cpu().numpy(), source.lengths.tolist()
-        found = [self.places.get(key(row[:length])) for row, length in zip(ids, lengths, strict=True)]
+        found = [self.spans.get(key(row[:length])) for row, length in zip(ids, lengths, strict=True)]
         vectors = np.zeros((*ids.shape, self.vectors.shape[1]), np.float32)
-        for number, place in enumerate(found):
-            if place is None:
+        for number, span in enumerate(found):
+            if span is None:
                 return None
-            vectors[number, : lengths[number]] = self.vectors[place]
+            vectors[number, : lengths[number]] = self.vectors[span]
         return torch.from_numpy(vectors)
 
     def of(self, row: TokenRow) -> npt.NDArray[np.float32]:
         """(S, D) of a stored source."""
-        return np.array(self.vectors[self.places[key(row)]])
+        return np.array(self.vectors[self.spans[key(row)]])
 
     def __deepcopy__(self, memo: object) -> Self:
         return self  # copies of a model share the memory map
@@ -73,14 +73,14 @@ def store_features(
     text = hashlib.blake2b(b"".join(len(one).to_bytes(4, "little") + one for one in different), digest_size=16)
     entry = (cache or cache_root()) / fingerprint("features", model, text.hexdigest())
     edges = np.cumsum([0, *(len(one) // ID.itemsize for one in different)])
-    places = {one: slice(int(begin), int(end)) for one, begin, end in zip(different, edges, edges[1:], strict=False)}
+    spans = {one: slice(int(begin), int(end)) for one, begin, end in zip(different, edges, edges[1:], strict=False)}
     shape = (int(edges[-1]), width)
 
     def mapped(folder: Path) -> StoredFeatures:
         vectors = np.load(folder / "vectors.npy", mmap_mode="r")
         if vectors.shape != shape:
             raise ValueError("the cached table has another shape")
-        return StoredFeatures(vectors, places)
+        return StoredFeatures(vectors, spans)
 
     found = find(entry, mapped)
     if found is not None:
@@ -92,9 +92,9 @@ def store_features(
             with torch.inference_mode():
                 vectors = read(source).float().cpu()
             for one, row in zip(group, vectors, strict=True):
-                table[places[one]] = row[: len(one) // ID.itemsize].numpy()
+                table[spans[one]] = row[: len(one) // ID.itemsize].numpy()
             if progress is not None:
-                progress(places[group[-1]].stop, shape[0])
+                progress(spans[group[-1]].stop, shape[0])
         table.flush()
     return mapped(entry)
 

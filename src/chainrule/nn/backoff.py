@@ -146,11 +146,11 @@ class BackoffModel(AutoregressiveModel, CountModel):
             rows = torch.repeat_interleave(sizes)
             found = (first - (sizes.cumsum(0) - sizes)).index_select(0, rows)
             found += torch.arange(len(rows), device=rows.device)
-            places = keys.index_select(0, found)
-            places += (corner - nodes * self.base).index_select(0, rows)  # now row * V + last token
+            indices = keys.index_select(0, found)
+            indices += (corner - nodes * self.base).index_select(0, rows)  # now row * V + last token
             values = self._log_probs(length + 1).index_select(0, found)
             values += factor.index_select(0, rows)
-            result.view(-1).scatter_(0, places, values)
+            result.view(-1).scatter_(0, indices, values)
 
 
 class Counts(NamedTuple):
@@ -167,15 +167,15 @@ class Counts(NamedTuple):
 def merge_counts(counts: Counts, more: Counts, base: int) -> Counts:
     """The sum of two counts, in time linear in the larger first one and linearithmic in the second."""
     merged = Counts([counts.keys[0]], [counts.numbers[0] + more.numbers[0]])
-    places = more_places = counts.keys[0]  # new indices of the nodes one order below
+    indices = more_indices = counts.keys[0]  # new indices of the nodes one order below
     for level in range(1, len(counts.keys)):
         keys, more_keys = counts.keys[level], more.keys[level]
-        keys = places[keys // base] * base + keys % base  # still sorted, since places increase
-        more_keys = more_places[more_keys // base] * base + more_keys % base
-        union, places, more_places = _union(keys, more_keys)
-        numbers = torch.zeros_like(union).index_copy_(0, places, counts.numbers[level])
+        keys = indices[keys // base] * base + keys % base  # still sorted, since indices increase
+        more_keys = more_indices[more_keys // base] * base + more_keys % base
+        union, indices, more_indices = _union(keys, more_keys)
+        numbers = torch.zeros_like(union).index_copy_(0, indices, counts.numbers[level])
         merged.keys.append(union)
-        merged.numbers.append(numbers.index_add_(0, more_places, more.numbers[level]))
+        merged.numbers.append(numbers.index_add_(0, more_indices, more.numbers[level]))
     return merged
 
 
@@ -185,10 +185,10 @@ def _union(keys: Tensor, more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     new = torch.searchsorted(keys, more, right=True) == below
     gaps, missing = below[new], more[new]
     shifts = torch.bincount(gaps, minlength=len(keys) + 1).cumsum(0)[: len(keys)]
-    places = shifts + torch.arange(len(keys))
-    union = keys.new_empty(len(keys) + len(missing)).index_copy_(0, places, keys)
+    indices = shifts + torch.arange(len(keys))
+    union = keys.new_empty(len(keys) + len(missing)).index_copy_(0, indices, keys)
     union.index_copy_(0, gaps + torch.arange(len(missing)), missing)
-    return union, places, torch.searchsorted(union, more)
+    return union, indices, torch.searchsorted(union, more)
 
 
 def discounts(adjusted: Tensor) -> tuple[float, float, float]:
@@ -206,8 +206,8 @@ def find_nodes(keys: Tensor, parents: Tensor, tokens: Tensor, base: int) -> Tens
     if not keys.numel():
         return torch.full_like(parents, -1)
     wanted = parents * base + tokens  # negative, hence no key, for a parent of -1
-    places = torch.searchsorted(keys, wanted).clamp_(max=keys.numel() - 1)
-    return places.where(keys[places] == wanted, -1)
+    indices = torch.searchsorted(keys, wanted).clamp_(max=keys.numel() - 1)
+    return indices.where(keys[indices] == wanted, -1)
 
 
 def node_values(values: Tensor, nodes: Tensor) -> Tensor:

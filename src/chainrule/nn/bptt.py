@@ -87,7 +87,7 @@ class PeepholeLSTM(torch.autograd.Function):
 
 
 class CoupledLSTM(torch.autograd.Function):
-    """Gates in the order candidate, input, output; what is admitted is forgotten."""
+    """Gates in the order candidate, input, output; the forget gate is 1 − input gate."""
 
     @staticmethod
     def forward(

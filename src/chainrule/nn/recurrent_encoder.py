@@ -17,7 +17,7 @@ from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
 from chainrule.types import merge, select
 
 
-class Encoded(NamedTuple):
+class EncodedSequences(NamedTuple):
     """The output of a recurrent encoder."""
 
     outputs: Tensor  # (S, B, D) of the last layer; zeros at padding
@@ -37,7 +37,7 @@ class RecurrentEncoder(nn.Module):
         )
         self.dropout = VariationalDropout(dropout)
 
-    def forward(self, values: Tensor, lengths: Tensor) -> Encoded:
+    def forward(self, values: Tensor, lengths: Tensor) -> EncodedSequences:
         """Encode embedded sequences (S, B, D), time first, of `lengths` (B,)."""
         order = LengthOrder(lengths)
         backwards = reversal_index(lengths, len(values))  # (S, B, 1)
@@ -53,7 +53,7 @@ class RecurrentEncoder(nn.Module):
                 state = tuple(torch.cat(halves, -1) for halves in zip(state, last, strict=True))
             values = self.dropout(outputs)
             states.append(state)
-        return Encoded(values, tuple(states))
+        return EncodedSequences(values, tuple(states))
 
 
 class LengthOrder:
