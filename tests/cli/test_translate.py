@@ -214,9 +214,9 @@ def test_the_text_map_is_darker_for_more_attention() -> None:
 def test_align_plots_the_translation_of_the_model(chainrule: Command, run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for name, beginning in (("heat.png", b"\x89PNG"), ("heat.svg", b"<?xml")):
-        outcome = chainrule("align", run, "--source", "a b c", "--out", tmp_path / "maps" / name)
+        outcome = chainrule("align", run, "--source", "a b c", "--out", tmp_path / name)
         assert outcome.code == 0, outcome.err
-        assert (tmp_path / "maps" / name).read_bytes().startswith(beginning)
+        assert (tmp_path / name).read_bytes().startswith(beginning)
 
 
 def test_align_refuses_unknown_formats_and_empty_sources(chainrule: Command, run: Path, tmp_path: Path) -> None:
