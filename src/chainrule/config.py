@@ -346,12 +346,12 @@ def apply_overrides(values: dict[str, Any], overrides: Iterable[str]) -> dict[st
         names = path.strip().split(".")
         if not equals or not all(names):
             raise ConfigError(f"--set takes KEY=VALUE, got {text!r}; for example --set model.order=7")
-        place = result
+        table = result
         for name in names[:-1]:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
                 raise ConfigError(f"--set {text!r}: {name!r} is a value, not a table; remove the part after it")
-        place[names[-1]] = _toml_value(value.strip())
+        table[names[-1]] = _toml_value(value.strip())
     return result
 
 

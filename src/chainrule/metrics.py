@@ -71,7 +71,7 @@ METRICS: dict[str, Metric] = {
 }
 
 HEADLINES = ("bits_per_byte", "bits_per_dim", "entity_f1", "accuracy", "f1", "nats_per_token")
-"""The metrics that stand for a score in one line, the first that there is."""
+"""The metrics that summarise a score in one line: the first that is present."""
 
 PROGRESS = (
     "loss", "bits_per_byte", "bits_per_dim", "valid_nats_per_token", "valid_accuracy", "valid_bleu", "valid_chrf",

@@ -22,9 +22,9 @@ def text_of(length: int, seed: int = 0) -> np.ndarray:
 
 
 @settings(max_examples=60, deadline=None)
-@given(length=st.integers(0, 300), seed=st.integers(0, 99), share=st.floats(0.01, 0.99), mean=st.floats(1, 9))
-def test_restoring_a_corrupted_text_gives_the_original(length: int, seed: int, share: float, mean: float) -> None:
-    corruption = Corruption(sentinels=range(WORDS, WORDS + 8), eos=EOS, share=share, mean=mean)
+@given(length=st.integers(0, 300), seed=st.integers(0, 99), rate=st.floats(0.01, 0.99), mean=st.floats(1, 9))
+def test_restoring_a_corrupted_text_gives_the_original(length: int, seed: int, rate: float, mean: float) -> None:
+    corruption = Corruption(sentinels=range(WORDS, WORDS + 8), eos=EOS, rate=rate, mean=mean)
     text = text_of(length, seed)
     pair = corruption.corrupt(text, draw(seed, 0, "test"))
     assert np.array_equal(corruption.restore(pair), text)
@@ -52,14 +52,14 @@ def test_fifteen_percent_of_tokens_are_removed_in_spans_of_three() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "mean"),
+    ("rate", "mean"),
     [
         (0.4, 1),  # two of five tokens that do not touch
         (0.6, 1.5),  # a span of one and a span of two, in either order, at three places
     ],
 )
-def test_all_choices_of_spans_are_equally_likely(share: float, mean: float) -> None:
-    corruption = Corruption(sentinels=range(WORDS, WORDS + 8), eos=EOS, share=share, mean=mean)
+def test_all_choices_of_spans_are_equally_likely(rate: float, mean: float) -> None:
+    corruption = Corruption(sentinels=range(WORDS, WORDS + 8), eos=EOS, rate=rate, mean=mean)
     ways = Counter(
         tuple((span.start, span.stop) for span in corruption.spans(5, draw(seed, 0, "test"))) for seed in range(3000)
     )

@@ -44,7 +44,7 @@ def cutter(length: int = 8, stride: int = 4) -> PassageCutter:
 def test_an_answer_is_the_text_of_its_tokens() -> None:
     [*passages] = cutter().passages(CONTEXT)
     answer = Answer("dog (Rex)", CONTEXT.index("dog"))
-    places = [passage.place(answer) for passage in passages]
+    places = [passage.locate(answer) for passage in passages]
     assert any(places)
     assert {passage.text(place) for passage, place in zip(passages, places, strict=True) if place} == {"dog (Rex)"}
 
@@ -60,8 +60,8 @@ def test_passages_overlap_and_cover_everything() -> None:
 
 def test_a_passage_with_half_an_answer_has_no_answer() -> None:
     first = cutter().passages(CONTEXT)[0]  # ends after "It was"
-    assert first.place(Answer("the mat", CONTEXT.index("the mat"))) is not None
-    assert first.place(Answer("It was grey", CONTEXT.index("It was"))) is None
+    assert first.locate(Answer("the mat", CONTEXT.index("the mat"))) is not None
+    assert first.locate(Answer("It was grey", CONTEXT.index("It was"))) is None
 
 
 def test_examples_are_all_passages_with_the_answer_and_some_without() -> None:

@@ -118,7 +118,7 @@ def texts(corpus, tokenizer) -> list[str]:
 def test_training_targets_are_translations_of_the_teacher(words: dict[str, str], teacher: Path) -> None:
     plain, taught = prepared(words), prepared(words, teacher)
     run, tokenizer = chainrule.load(teacher, device="cpu"), taught.tokenizers.target
-    for own, other in ((plain.train, taught.train), (plain.valid, taught.watched)):
+    for own, other in ((plain.train, taught.train), (plain.valid, taught.monitored)):
         sources = texts(own.source, tokenizer)
         assert texts(other.source, tokenizer) == sources
         expected = [best.text.strip() for best, *_ in run.translate(sources)]

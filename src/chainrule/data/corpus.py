@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
-from chainrule.data.source import Part, TextSource, Unit, count, split, watched
+from chainrule.data.source import Part, TextSource, Unit, count, split, with_progress
 from chainrule.data.text import file_identity, open_source
 from chainrule.errors import DataError
 from chainrule.tokenizers import load_tokenizer, train_tokenizer
@@ -86,7 +86,7 @@ class Corpus:
             pieces = source.pieces(part)
             if progress is not None:
                 total = count(source, cache=cache) if part is None else part.end - part.start
-                pieces = watched(pieces, source.unit, total, progress)
+                pieces = with_progress(pieces, source.unit, total, progress)
             with building(entry) as folder:
                 _write(folder, pieces, tokenizer, source)
             corpus = find(entry, _read)
@@ -308,7 +308,7 @@ def tokenizer_of(
         if progress is None:
             return found
         totals = (count(source, cache=cache) if part is None else part.end - part.start for source in sources)
-        return watched(found, sources[0].unit, sum(totals), progress)
+        return with_progress(found, sources[0].unit, sum(totals), progress)
 
     tokenizer = train_tokenizer(spec, pieces)
     with building(entry) as folder:

@@ -53,9 +53,9 @@ def split_examples(config: DataConfig, read: Callable[[str], list[Example]]) -> 
         if spec is not None:
             examples[split] = read(spec)
             warnings += shared_origins(origins(config.train), origins(spec), split)
-    for split, share in (("test", config.test_fraction), ("validation", config.valid_fraction)):
-        if split not in examples and share is not None:
-            cut = max(1, round(share * len(examples["training"])))
+    for split, fraction in (("test", config.test_fraction), ("validation", config.valid_fraction)):
+        if split not in examples and fraction is not None:
+            cut = max(1, round(fraction * len(examples["training"])))
             left, taken = _cut(examples["training"], cut, at_start=split == "validation" and config.valid_at == "start")
             if not left:
                 raise DataError(f"{config.train!r} has too few examples to split off {split} data; give --valid")

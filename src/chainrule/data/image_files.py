@@ -25,7 +25,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 DIGITS = "builtin:digits"
 ARRAYS = (".npz", ".npy")
 PICTURES = (".png", ".jpg", ".jpeg")
-LOOKED_AT = 1000  # files of a folder that are inspected to tell whether it contains images
+INSPECTED = 1000  # files of a folder that are inspected to tell whether it contains images
 GREY, COLOURED = ("1", "L", "LA"), ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")  # modes of Pillow
 BYTES = 256  # values of a byte
 IDX_BYTES = b"\x00\x00\x08"  # header of an idx file of bytes; the number of axes follows
@@ -58,7 +58,7 @@ def is_images(spec: str) -> bool:
         return False
     path, _ = _path_and_key(spec)
     if path.is_dir():
-        pictures = [is_picture(file) for file in islice(_files(path), LOOKED_AT)]
+        pictures = [is_picture(file) for file in islice(_files(path), INSPECTED)]
         return 2 * sum(pictures) > len(pictures)  # a folder of text may contain a few
     return path.suffix in ARRAYS or is_picture(path) or (path.is_file() and _is_idx(path))
 

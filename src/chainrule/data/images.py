@@ -104,16 +104,16 @@ def cut_off(images: Images, config: DataConfig) -> tuple[Images, dict[str, Image
     """Return the remaining training images, and the splits taken from them."""
     begin, end = 0, len(images.pixels)
     cut: dict[str, Images] = {}
-    shares: dict[str, float] = {}
+    fractions: dict[str, float] = {}
     if config.test is None and config.test_fraction is not None:
-        shares["test"] = config.test_fraction
+        fractions["test"] = config.test_fraction
     if config.valid is None:
-        shares["validation"] = config.valid_fraction
-    for name, share in shares.items():
-        size = round((end - begin) * share)
+        fractions["validation"] = config.valid_fraction
+    for name, fraction in fractions.items():
+        size = round((end - begin) * fraction)
         if not 0 < size < end - begin:
             raise DataError(
-                f"{config.train!r} has {end - begin} images, too few to split off {share:g} for {name}; add {name} data"
+                f"{config.train!r} has {end - begin} images, too few to split off {fraction:g} for {name}; add data"
             )
         if name == "validation" and config.valid_at == "start":
             cut[name], begin = images.part(begin, begin + size), begin + size

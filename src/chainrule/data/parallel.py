@@ -86,7 +86,7 @@ class PreparedPairs(NamedTuple):
     train: PairedCorpus
     valid: PairedCorpus
     test: PairedCorpus | None
-    watched: PairedCorpus  # validation pairs during training: `valid`, rewritten if the training pairs are
+    monitored: PairedCorpus  # validation pairs during training: `valid`, rewritten if the training pairs are
     shown: list[Pair]  # the first validation pairs as text, for BLEU during training
     languages: Pair  # codes; empty if not known
     names: dict[str, str]  # names of the validation and test data in reports

@@ -171,7 +171,7 @@ def clip(pieces: Iterable[str], part: Part) -> Iterator[str]:
 # Counting and splitting
 
 
-def watched(pieces: Iterable[str], unit: Unit, total: int, progress: Progress) -> Iterator[str]:
+def with_progress(pieces: Iterable[str], unit: Unit, total: int, progress: Progress) -> Iterator[str]:
     """Yield the pieces, and call `progress` regularly with the amount done."""
     done = 0
     for piece in pieces:
@@ -190,7 +190,7 @@ def count(source: TextSource, *, cache: Path | None = None, progress: Progress |
         return known
     pieces = source.pieces()
     if progress is not None:
-        pieces = watched(pieces, source.unit, 0, progress)
+        pieces = with_progress(pieces, source.unit, 0, progress)
     total = sum(map(len, pieces)) if source.unit == "stream" else sum(1 for _ in pieces)
     with building(entry) as folder:
         (folder / "count.txt").write_text(str(total), encoding="ascii")

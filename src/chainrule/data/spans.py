@@ -39,12 +39,12 @@ class Corruption:
 
     sentinels: range  # ids, in the order of the gaps
     eos: int
-    share: float = 0.15  # of the tokens that are cut out
+    rate: float = 0.15  # fraction of tokens removed
     mean: float = 3.0  # mean tokens per span
 
     def counts(self, length: int) -> tuple[int, int]:
         """Return the numbers of tokens and spans to remove from a text of `length` tokens; 0 for an empty text."""
-        cut = min(length, max(1, round(self.share * length)))
+        cut = min(length, max(1, round(self.rate * length)))
         spans = max(1, round(cut / self.mean)) if cut else 0
         return cut, min(spans, len(self.sentinels), length - cut + 1)
 

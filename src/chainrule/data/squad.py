@@ -127,7 +127,7 @@ class Passage(NamedTuple):
     context: str
     tokens: tuple[TokenSpan, ...]
 
-    def place(self, answer: Answer) -> tuple[int, int] | None:
+    def locate(self, answer: Answer) -> tuple[int, int] | None:
         """Return the target of an answer, its first and last token counted from 1; None unless all of it is inside."""
         end = answer.start + len(answer.text)
         inside = [
@@ -249,7 +249,7 @@ def chosen_passages(
 
 
 def _first_place(passage: Passage, answers: Sequence[Answer]) -> tuple[int, int] | None:
-    return next((place for answer in answers if (place := passage.place(answer)) is not None), None)
+    return next((place for answer in answers if (place := passage.locate(answer)) is not None), None)
 
 
 LETTERS = re.compile(r"\w+")

@@ -133,7 +133,7 @@ class SpanTextData(PlainTextData[NeuralModel, FillingRun], LikelihoodData[Neural
         self.corruption = Corruption(
             sentinels=range(words, words + sentinels),
             eos=self.tokenizer.eos,
-            share=settings.corruption_rate,
+            rate=settings.corruption_rate,
             mean=settings.mean_span_length,
         )
         self.length = self._row_length(settings.context, config.train.segment)

@@ -251,7 +251,7 @@ class TranslationData(LikelihoodData[NeuralModel | ParallelModel, TranslationRun
             if pairs is not None
         }
         self.monitored = self.held_out["validation"]._replace(
-            corpus=prepared.watched.target, source=prepared.watched.source
+            corpus=prepared.monitored.target, source=prepared.monitored.source
         )
         self._prepared = prepared
 
@@ -326,7 +326,7 @@ class TranslationData(LikelihoodData[NeuralModel | ParallelModel, TranslationRun
             self._prepared._replace(
                 train=reverse(self._prepared.train),
                 valid=reverse(self._prepared.valid),
-                watched=reverse(self._prepared.watched),
+                monitored=reverse(self._prepared.monitored),
                 test=None if test is None else reverse(test),
             )
         )
