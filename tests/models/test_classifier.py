@@ -1,4 +1,4 @@
-"""Classifiers: encoders that may be exchanged, labels that are learnt, runs that stand on their own."""
+"""Text classifiers with all encoders; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOOD, BAD, OTHER = ("good", "great", "fine"), ("bad", "awful", "dull"), ("the", 
 
 @pytest.fixture
 def reviews(tmp_path: Path) -> Path:
-    """Texts whose label one word decides."""
+    """Texts whose label is determined by one word."""
     chance = random.Random(0)
     lines = []
     for number in range(240):
@@ -51,7 +51,7 @@ def train(data: Path, out: Path, steps: int = 4, **model: Any) -> LabelRun:
     return run
 
 
-def test_labels_that_a_word_decides_are_learnt(reviews: Path, tmp_path: Path) -> None:
+def test_labels_determined_by_one_word_are_learnt(reviews: Path, tmp_path: Path) -> None:
     run = train(reviews, tmp_path / "run", steps=60)
     assert run.info()["validation"]["accuracy"] == 1.0
     found = list(load(tmp_path / "run", LabelRun).predict(["a great story", "", "the film was dull"]))
@@ -60,7 +60,7 @@ def test_labels_that_a_word_decides_are_learnt(reviews: Path, tmp_path: Path) ->
     assert sum(found[0].probabilities.values()) == pytest.approx(1)
 
 
-def test_the_best_weights_may_be_those_of_the_best_accuracy(reviews: Path, tmp_path: Path) -> None:
+def test_the_best_checkpoint_can_be_selected_by_accuracy(reviews: Path, tmp_path: Path) -> None:
     chainrule.train(
         "classifier", data=str(reviews), out=tmp_path / "run", steps=30,
         settings={"train": {"best_by": "accuracy", "patience": 2, "validate_every": 3, "batch_tokens": 256}},
@@ -79,7 +79,7 @@ def test_a_metric_that_is_not_measured_cannot_select_the_best_checkpoint(text_fi
         )  # fmt: skip
 
 
-def test_attention_begins_as_the_plain_mean_and_leaves_padding_out() -> None:
+def test_attention_pooling_is_initially_the_mean_without_padding() -> None:
     pooling = AttentionPooling(4, 3, heads=2)
     vectors = torch.randn(2, 5, 4)
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
@@ -89,7 +89,7 @@ def test_attention_begins_as_the_plain_mean_and_leaves_padding_out() -> None:
     assert pooling.weights(vectors, mask)[1, :, 3:].sum() == 0
 
 
-def test_attention_maps_show_where_it_looked() -> None:
+def test_attention_maps_are_distributions_over_unpadded_tokens() -> None:
     model = tiny_model("classifier")
     assert isinstance(model, Classifier)
     source = Sequences(torch.tensor([[1, 2, 3], [4, 0, 0]]), torch.tensor([3, 1]))
@@ -100,7 +100,7 @@ def test_attention_maps_show_where_it_looked() -> None:
     assert maps[1, 0, 1:].sum() == 0
 
 
-def test_nothing_follows_a_label() -> None:
+def test_no_token_can_follow_a_label() -> None:
     model = tiny_model("classifier")
     source = Sequences.full(torch.tensor([[1, 2]]))
     state = model.start(source).state
@@ -108,10 +108,10 @@ def test_nothing_follows_a_label() -> None:
         model.extend(torch.tensor([[0]]), state)
 
 
-def test_features_of_a_pretrained_bert_stay_where_they_are(reviews: Path, tmp_path: Path) -> None:
+def test_frozen_pretrained_weights_are_not_stored_with_the_run(reviews: Path, tmp_path: Path) -> None:
     write_bert(tmp_path / "bert")
     run = train(reviews, tmp_path / "run", features=str(tmp_path / "bert"))
-    assert run.tokenizer.kind == "huggingface"  # its own pieces, without being asked
+    assert run.tokenizer.kind == "huggingface"  # that of the pretrained model
     weights = RunFolder(tmp_path / "run")._read_tensors(tmp_path / "run" / "model.safetensors")
     assert not [name for name in weights if name.startswith("encoder")]
     assert run.model.config.features_fingerprint
@@ -134,7 +134,7 @@ def test_frozen_features_are_computed_once(reviews: Path, tmp_path: Path, monkey
     assert first.info()["validation"] == second.info()["validation"]
 
 
-def test_a_pretrained_bert_can_be_trained_too(reviews: Path, tmp_path: Path) -> None:
+def test_a_pretrained_bert_can_be_fine_tuned(reviews: Path, tmp_path: Path) -> None:
     write_bert(tmp_path / "bert")
     run = train(reviews, tmp_path / "run", features=str(tmp_path / "bert"), fine_tune=True)
     fresh = build("classifier", run.config.model)
@@ -169,7 +169,7 @@ def test_an_elmo_run_is_the_encoder_and_changes_only_if_fine_tuned(
     assert list(again.predict(["a great film"])) == list(run.predict(["a great film"]))
 
 
-def test_a_long_text_is_read_as_far_as_the_encoder_can(reviews: Path, tmp_path: Path) -> None:
+def test_a_long_text_is_truncated_to_the_context_of_the_encoder(reviews: Path, tmp_path: Path) -> None:
     run = train(reviews, tmp_path / "run", encoder="attentive_conv", encoder_context=4)
     [short, long] = run.predict(["good film", "good film was bad awful dull"])
     [same] = run.predict(["good film was dull"])

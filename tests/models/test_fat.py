@@ -1,4 +1,4 @@
-"""FAT: slow attention reads, a linear recurrence and a fast softmax write; what is rare can be left out."""
+"""The Fast Autoregressive Transformer; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SKIPPING = {"skip": {"threshold": 0.5}}  # 0.5 · 9 = 4.5 times
 
 
 def model_of(**settings: object) -> FAT:
-    """Shaken, because the branches of a new model are zero."""
+    """With perturbed parameters, because residual branches are initialised to zero."""
     torch.manual_seed(0)
     model = FAT(FATConfig.parse({**SMALL, **settings})).double().eval()
     with torch.no_grad():
@@ -61,7 +61,7 @@ def batch() -> Batch:
 
 
 def read(model: FAT, ids: Tensor, positions: Tensor) -> Tensor:
-    """The encoder for one source, token by token, as the docstring has it."""
+    """The encoder for one source, token by token, following the docstring."""
     assert model.tokens.source is not None
     x = rms_norm(model.tokens.source)[ids] + model.sinusoids[positions]
     for layer in model.encoder:
@@ -116,7 +116,7 @@ def test_the_model_computes_its_equations(direction: str) -> None:
 
 
 @torch.no_grad()
-def test_attention_maps_are_distributions_over_real_source_tokens() -> None:
+def test_attention_maps_are_distributions_over_unpadded_source_tokens() -> None:
     maps, (_, source) = model_of().attention_maps(batch()), batch()
     torch.testing.assert_close(maps.sum(-1), torch.ones_like(maps[..., 0]))
     assert not maps.masked_select(~source.mask[:, None]).any()
@@ -139,7 +139,7 @@ def test_a_source_longer_than_the_context_is_refused() -> None:
         model_of().start(Sequences.full(torch.zeros(1, 17, dtype=torch.int64)))
 
 
-def test_a_model_that_writes_from_the_end_says_so() -> None:
+def test_a_right_to_left_model_declares_its_direction() -> None:
     assert is_right_to_left(model_of(direction="right_to_left"))
     assert not is_right_to_left(model_of())
 
@@ -160,7 +160,7 @@ def test_it_learns_to_copy_and_to_reverse(reverse: bool) -> None:
 
 
 @torch.no_grad()
-def test_nothing_is_skipped_before_anyone_has_counted() -> None:
+def test_nothing_is_skipped_before_tokens_are_counted() -> None:
     model, counted = model_of(**SKIPPING), skipping_model()
     torch.testing.assert_close(model.logits(batch()), model_of().logits(batch()))
     assert not torch.allclose(counted.logits(batch()), model.logits(batch()))
@@ -169,7 +169,7 @@ def test_nothing_is_skipped_before_anyone_has_counted() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("direction", ["left_to_right", "right_to_left"])
 def test_skipping_a_token_equals_attending_to_all_but_it(direction: str) -> None:
-    """All tokens stay where they are and are computed, but nothing may look at a rare one."""
+    """The reference computes all tokens and masks the rare ones in attention."""
     model, (target, source) = skipping_model(direction=direction), batch()
     full = model_of(direction=direction)
     positions = torch.arange(5)[None]
@@ -206,7 +206,7 @@ def test_which_rare_token_is_skipped_makes_no_difference() -> None:
 
 
 @torch.no_grad()
-def test_a_skipped_token_is_not_computed_and_not_looked_at() -> None:
+def test_a_skipped_token_is_neither_computed_nor_attended_to() -> None:
     model = skipping_model()
     state = model.start(batch().source).state
     assert state.source.lengths.tolist() == [3, 1, 1]  # of 5, 3 and 1
@@ -218,17 +218,17 @@ def test_a_skipped_token_is_not_computed_and_not_looked_at() -> None:
 
 
 @torch.no_grad()
-def test_the_end_of_a_source_is_never_skipped() -> None:
+def test_the_last_token_of_a_source_is_never_skipped() -> None:
     model = skipping_model()
     source = Sequences(torch.tensor([[RARE[0], RARE[1]]]), torch.tensor([2]))
     assert model.start(source).state.source.positions.tolist() == [[1]]
 
 
-def test_a_model_that_skips_has_every_property_of_a_model() -> None:
+def test_a_model_that_skips_tokens_passes_every_check() -> None:
     check_model(lambda: skipping_model(direction="right_to_left"))
 
 
-def test_a_survey_counts_source_tokens() -> None:
+def test_fit_statistics_counts_source_tokens() -> None:
     model = model_of(**SKIPPING)
     model.fit_statistics([([1, 1, 2, 0], [1, 0]), ([2, 1, 0], [2, 0])])
     assert model.source_frequency.tolist() == [2, 3, 2, 0, 0, 0, 0, 0, 0]
@@ -240,7 +240,7 @@ LISTING = {"shortlist": {"partners": 2, "threshold": 0.5}}  # 0.5 · 7 = 3.5 tim
 
 
 def listing_model(**settings: object) -> FAT:
-    """0, 1 and 2 are frequent; 3 and 4 come with source token 1, 5 with 4, and 6 with none."""
+    """0, 1 and 2 are frequent; 3 and 4 are candidates of source token 1, 5 of 4, and 6 of none."""
     model = model_of(**LISTING, **settings)
     assert model.shortlist is not None
     partners = torch.full((SOURCE_VOCABULARY, 2), -1)
@@ -251,7 +251,7 @@ def listing_model(**settings: object) -> FAT:
 
 
 @torch.no_grad()
-def test_a_shortlisted_model_renormalises_over_the_list_of_its_source() -> None:
+def test_a_shortlisted_model_renormalises_over_the_shortlist_of_its_source() -> None:
     model = listing_model()
     found = model.shortlisted().logits(batch()).softmax(-1)
     whole = model.logits(batch()).softmax(-1)
@@ -264,7 +264,7 @@ def test_a_shortlisted_model_renormalises_over_the_list_of_its_source() -> None:
 
 
 @torch.no_grad()
-def test_what_a_list_leaves_out_cannot_be_said_and_the_rest_is_likelier() -> None:
+def test_tokens_off_the_shortlist_have_probability_zero() -> None:
     model, (_, source) = listing_model(), batch()
     within = Batch(Sequences.full(torch.tensor([[1, 5, 0]] * 3)), source)
     limited = model.shortlisted().log_prob(within)
@@ -272,14 +272,14 @@ def test_what_a_list_leaves_out_cannot_be_said_and_the_rest_is_likelier() -> Non
     assert limited[1:].tolist() == [-torch.inf] * 2
 
 
-def test_a_shortlisted_model_has_every_property_of_a_model() -> None:
+def test_a_shortlisted_model_passes_every_check() -> None:
     findings = check_model(lambda: listing_model().shortlisted())
     excepted = {finding.check for finding in findings if finding.status == "exception"}
     assert excepted == {"saving and loading is bit exact", "the source matters"}
     assert sum(finding.status == "passed" for finding in findings) == 14
 
 
-def test_a_search_keeps_to_the_lists_if_told() -> None:
+def test_beam_search_can_use_the_shortlist() -> None:
     model, sources = listing_model(), [[1, 4, 0], [2, 0], [4, 2, 3, 0]]
     found = decode_sources(model, sources, Search(beam=3, shortlist=True))
     assert found == decode_sources(model.shortlisted(), sources, Search(beam=3))
@@ -288,7 +288,7 @@ def test_a_search_keeps_to_the_lists_if_told() -> None:
     assert all(words <= {0, 1, 2, *more} for words, more in zip(said, ([3, 4, 5], [], [5]), strict=True))
 
 
-def test_a_survey_lists_the_words_that_tell_most() -> None:
+def test_fit_statistics_puts_the_best_associated_tokens_on_the_shortlist() -> None:
     model = model_of(shortlist={"partners": 1, "threshold": 0.5})
     pairs = [([1, 0], [3, 1, 2, 0]), ([1, 0], [3, 1, 2, 0]), ([1, 2, 0], [4, 1, 2, 0]), ([2, 0], [4, 1, 2, 0])]
     model.fit_statistics(pairs)
@@ -297,7 +297,7 @@ def test_a_survey_lists_the_words_that_tell_most() -> None:
     assert model.shortlist.partners[:4, 0].tolist() == [3, 3, 4, -1]  # 0 stood beside both: the lower id
 
 
-def test_a_shortlist_that_was_never_set_lists_everything() -> None:
+def test_a_shortlist_contains_everything_until_it_is_set() -> None:
     model = model_of(**LISTING)
     torch.testing.assert_close(model.shortlisted().logits(batch()), model.logits(batch()))
 
@@ -309,19 +309,19 @@ def test_a_shortlist_that_was_never_set_lists_everything() -> None:
     ("settings", "message"),
     [
         ({"width": 9}, "width 9 is not divisible by heads 2; try 8 or 10"),
-        ({"shortlist": {"partners": 5}}, "with a threshold of 0 no word is rare; set skip.threshold"),
+        ({"shortlist": {"partners": 5}}, "needs a threshold above 0, else no token is rare; set skip.threshold"),
         ({"skip": {"treshold": 1}}, "did you mean 'threshold'?"),
         ({"direction": "both"}, "'direction' got 'both'"),
         ({"shared_embeddings": True}, "got 9 source and 7 target tokens"),
     ],
 )
-def test_settings_that_do_not_fit_together_are_explained(settings: dict[str, object], message: str) -> None:
+def test_inconsistent_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         model_of(**settings)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_model_without_a_shortlist_says_how_to_have_one() -> None:
+def test_decoding_with_a_missing_shortlist_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.shortlist\.partners"):
         model_of().shortlisted()

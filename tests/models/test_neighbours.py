@@ -1,4 +1,4 @@
-"""Counts beside neighbours: which neighbours, what probabilities, and that two dimensions are worth something."""
+"""Back-off models of pixels given their neighbours; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_neighbours_come_nearest_first() -> None:
     assert config.offsets[4:8] == [(0, 2), (2, 0), (1, 2), (1, -2)]
 
 
-def test_a_narrow_image_has_fewer_neighbours_than_were_asked_for() -> None:
+def test_a_narrow_image_has_fewer_neighbours_than_requested() -> None:
     assert NeighboursConfig(vocabulary=2, shape=(1, 9, 1), neighbours=3).offsets == [(1, 0), (2, 0), (3, 0)]
 
 
@@ -39,7 +39,7 @@ Event = tuple[tuple[int, ...], int]  # a context and the value that stands in it
 
 
 class ByHand:
-    """The formula with plain dictionaries, for the left and the upper neighbour; leaving out means counting again."""
+    """The formula with dictionaries, for the left and the upper neighbour; leave-one-out by recounting."""
 
     def __init__(self, images: list[list[int]], width: int, levels: int) -> None:
         self.width, self.levels = width, levels
@@ -85,7 +85,7 @@ def test_neighbours_that_are_too_far_to_help_do_no_harm() -> None:
     assert nats(many, noise[50:]) < nats(few, noise[50:]) + 0.01
 
 
-def test_what_repeats_from_row_to_row_is_seen_by_neighbours_and_not_by_an_ngram() -> None:
+def test_vertical_patterns_are_learnt_by_neighbours_and_not_by_an_ngram() -> None:
     random = torch.Generator().manual_seed(0)
     stripes = torch.randint(2, (60, 12), generator=random).repeat(1, 6)  # 6 equal rows of 12 pixels
     beside = trained(stripes[:50], levels=2, shape=(1, 6, 12))
@@ -100,7 +100,7 @@ def test_what_repeats_from_row_to_row_is_seen_by_neighbours_and_not_by_an_ngram(
 
 
 def test_the_left_edge_has_no_neighbour_from_the_row_above() -> None:
-    """Columns 0 and 3 are neighbours in the sequence, and not in the image."""
+    """Columns 0 and 3 are adjacent in the sequence but not in the image."""
     random = torch.Generator().manual_seed(0)
     images = torch.randint(2, (200, 16), generator=random)
     images[:, 4::4] = 1 - images[:, 3:-1:4]  # the first pixel of a row is the opposite of the last one before it
@@ -109,7 +109,7 @@ def test_the_left_edge_has_no_neighbour_from_the_row_above() -> None:
     assert float(first) > 0.9 * math.log(2)
 
 
-def test_a_channel_learns_from_those_before_it() -> None:
+def test_a_channel_is_predicted_from_the_previous_channels() -> None:
     random = torch.Generator().manual_seed(0)
     grey = torch.randint(4, (80, 9, 1), generator=random).expand(-1, -1, 3).flatten(1)  # three equal channels
     model = trained(grey[:70], levels=4, shape=(3, 3, 3), neighbours=1)

@@ -34,7 +34,7 @@ def _double_precision() -> Iterator[None]:
 
 
 class Reference:
-    """Interpolated modified Kneser–Ney with dictionaries, as Chen & Goodman (1998) write it down."""
+    """Interpolated modified Kneser–Ney with dictionaries, following Chen & Goodman (1998)."""
 
     def __init__(self, documents: Sequence[Sequence[int]], order: int, vocabulary: int) -> None:
         self.order, self.vocabulary = order, vocabulary
@@ -140,7 +140,7 @@ def test_predictions_sum_to_one_after_seen_and_unseen_contexts(order: int) -> No
     torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-12)
 
 
-def test_a_context_never_seen_predicts_as_the_shorter_one() -> None:
+def test_an_unseen_context_backs_off_to_the_shorter_one() -> None:
     model = trained([[1, 2, 3, 1, 2, 4, 2, 3]], order=3, vocabulary=6)
     after = model.logits(Batch(Sequences.pack([[5, 2, 0], [1, 5, 2]])))
     alone = model.extend(torch.tensor([[5, 5, 2]]), model.start().state).logits[0, 2]
@@ -151,7 +151,7 @@ def test_a_context_never_seen_predicts_as_the_shorter_one() -> None:
 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
-def test_observing_in_pieces_equals_observing_at_once(data: st.DataObject) -> None:
+def test_observing_in_chunks_equals_observing_at_once(data: st.DataObject) -> None:
     order = data.draw(st.integers(1, 5))
     text = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=60))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
@@ -169,7 +169,7 @@ def test_observing_in_pieces_equals_observing_at_once(data: st.DataObject) -> No
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_documents_in_one_padded_batch_count_like_documents_one_by_one() -> None:
+def test_documents_in_a_padded_batch_count_like_separate_documents() -> None:
     documents = [words(seed, length) for seed, length in enumerate([9, 1, 30, 4, 17])]
     together, single = NGram(NGramConfig(vocabulary=12, order=4)), NGram(NGramConfig(vocabulary=12, order=4))
     batch = Sequences.pack(documents)
@@ -207,7 +207,7 @@ def test_extend_in_chunks_equals_logits(order: int, chunks: list[int]) -> None:
 
 
 @pytest.mark.parametrize("order", [1, 4])
-def test_sparse_scores_equal_dense_ones_and_carry_on(order: int) -> None:
+def test_sparse_scores_equal_dense_ones_and_continue_from_a_state(order: int) -> None:
     model = trained([words(seed=1, length=300)], order)
     rows = Sequences.pack([words(seed=2, length=30), words(seed=3, length=12)])
     dense = model.token_log_probs(Batch(rows))
@@ -219,7 +219,7 @@ def test_sparse_scores_equal_dense_ones_and_carry_on(order: int) -> None:
     torch.testing.assert_close(more, torch.stack([whole[0, 30:32], whole[1, 12:14]]))
 
 
-def test_predictions_do_not_depend_on_how_many_are_made_at_a_time() -> None:
+def test_predictions_do_not_depend_on_the_batch_size() -> None:
     model = trained([words(seed=1, length=300)], order=4)
     batch = Batch(Sequences.full(torch.tensor([words(seed=2, length=25), words(seed=3, length=25)])))
     whole = model.logits(batch)
@@ -227,7 +227,7 @@ def test_predictions_do_not_depend_on_how_many_are_made_at_a_time() -> None:
         assert torch.equal(model.logits(batch), whole)
 
 
-def test_a_text_of_one_symbol_makes_that_symbol_likely_and_no_other_impossible() -> None:
+def test_a_text_of_one_symbol_leaves_the_others_possible() -> None:
     model = trained([[3] * 50], order=5, vocabulary=6)
     prediction = model.logits(Batch(stream([3, 3, 3, 3, 3, 3]))).exp()[0, -1]
     assert prediction.argmax() == 3
@@ -247,7 +247,7 @@ def test_a_text_shorter_than_the_order_is_enough() -> None:
     torch.testing.assert_close(total, torch.ones_like(total))
 
 
-def test_a_saved_model_predicts_the_same_and_holds_no_counts(tmp_path: Path) -> None:
+def test_a_saved_model_predicts_the_same_without_storing_counts(tmp_path: Path) -> None:
     model = trained([words(seed=1, length=300)], order=4)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     loaded = NGram(model.config)
@@ -268,7 +268,7 @@ def test_loading_tables_of_another_order_or_vocabulary_is_refused() -> None:
         NGram(NGramConfig(vocabulary=11, order=4)).load_state_dict(saved)
 
 
-def test_tables_take_the_default_type_of_their_time_and_can_change_it() -> None:
+def test_tables_have_the_default_dtype_and_can_be_converted() -> None:
     torch.set_default_dtype(torch.float32)
     try:
         model = trained([words(seed=1, length=300)], order=3)
@@ -282,7 +282,7 @@ def test_tables_take_the_default_type_of_their_time_and_can_change_it() -> None:
     torch.testing.assert_close(double, single.double(), rtol=0, atol=1e-5)
 
 
-def test_a_model_without_probabilities_says_what_to_do() -> None:
+def test_predicting_before_estimating_is_refused() -> None:
     model = NGram(NGramConfig(vocabulary=5, order=3))
     batch = Batch(stream([1, 2]))
     for ask in (lambda: model.logits(batch), lambda: model.start(), lambda: model.score_tokens(batch.target)):

@@ -1,4 +1,4 @@
-"""PixelCNN: it sees every pixel before one and none after it, in grey and in colour, and knows its label."""
+"""PixelCNN, unconditional and class-conditional; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEVELS = 3
 
 
 def model_of(shape: tuple[int, int, int], **settings: object) -> PixelCNN:
-    """A small model in float64 whose weights are all random: zeros would hide mistakes."""
+    """A small model in float64 with random values for all parameters, also those initialised to zero."""
     torch.manual_seed(0)
     values = {"vocabulary": LEVELS, "shape": shape, "layers": 4, "width": 5, "first_kernel": 3, "cycle": 1}
     model = PixelCNN(PixelCNNConfig.parse(values | settings)).double().eval()
@@ -34,7 +34,7 @@ def images(shape: tuple[int, int, int], rows: int = 2) -> torch.Tensor:
 
 @torch.no_grad()
 def seen(model: PixelCNN, ids: torch.Tensor, target: int) -> set[int]:
-    """The values whose change changes the prediction of one."""
+    """The values that the prediction of one value depends on."""
     expected = model.logits(Batch(Sequences.full(ids)))[:, target]
     found = set()
     for place in range(ids.shape[1]):
@@ -46,7 +46,7 @@ def seen(model: PixelCNN, ids: torch.Tensor, target: int) -> set[int]:
 
 
 @pytest.mark.parametrize("target", [0, 4, 17, 24])
-def test_a_pixel_sees_all_pixels_before_it_and_no_other(target: int) -> None:
+def test_a_pixel_depends_on_exactly_the_pixels_before_it(target: int) -> None:
     shape = (1, 5, 5)
     assert seen(model_of(shape), images(shape), target) == set(range(target))
 
@@ -58,20 +58,20 @@ def test_there_is_no_blind_spot_above_to_the_right() -> None:
 
 
 @pytest.mark.parametrize("channel", [0, 1, 2])
-def test_a_channel_sees_those_of_its_pixel_before_it(channel: int) -> None:
+def test_a_channel_depends_on_the_previous_channels_of_its_pixel(channel: int) -> None:
     shape = (3, 3, 3)
     target = 3 * 4 + channel  # of the pixel in the middle
     assert seen(model_of(shape), images(shape), target) == set(range(target))
 
 
-def test_dilations_let_a_stack_see_further_up() -> None:
+def test_dilations_widen_the_receptive_field() -> None:
     shape = (1, 9, 3)
     near, far = (seen(model_of(shape, layers=2, cycle=cycle), images(shape), 26) for cycle in (1, 2))
     assert near < far
 
 
 @torch.no_grad()
-def test_an_image_can_be_taken_up_after_any_value() -> None:
+def test_decoding_can_continue_after_any_value() -> None:
     shape = (3, 3, 2)
     model, ids = model_of(shape), images(shape, rows=1)
     whole = model.logits(Batch(Sequences.full(ids)))
@@ -82,7 +82,7 @@ def test_an_image_can_be_taken_up_after_any_value() -> None:
 
 
 @torch.no_grad()
-def test_drawing_with_the_cache_is_drawing_without() -> None:
+def test_cached_decoding_equals_uncached_decoding() -> None:
     shape = (1, 6, 6)
     model = model_of(shape, cycle=2)
     for kind in (model, Recomputed(model)):
@@ -106,18 +106,18 @@ def test_a_label_changes_the_prediction_from_the_first_pixel_on() -> None:
     assert not torch.equal(*model.start(labels).logits)
 
 
-def test_a_labelled_model_without_a_label_says_so() -> None:
+def test_a_missing_label_is_refused() -> None:
     config = LabelledPixelCNNConfig(vocabulary=LEVELS, shape=(1, 3, 3), layers=1, width=4, source_vocabulary=4)
-    with pytest.raises(DataError, match="no source"):
+    with pytest.raises(DataError, match="needs a source"):
         LabelledPixelCNN(config).start()
 
 
-def test_neighbouring_levels_begin_alike() -> None:
+def test_neighbouring_levels_have_similar_initial_embeddings() -> None:
     torch.manual_seed(0)
     table = PixelCNN(PixelCNNConfig(vocabulary=64, shape=(1, 2, 2))).embedding.weight
     assert torch.dist(table[10], table[11]) < torch.dist(table[10], table[60]) / 2
 
 
 def test_an_even_kernel_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no middle"):
+    with pytest.raises(ConfigError, match="kernel must be odd, got"):
         PixelCNNConfig.parse({"vocabulary": 2, "shape": (1, 4, 4), "kernel": 4})

@@ -1,4 +1,4 @@
-"""Readers: spans that are possible and no others, questions that matter, answers in long texts."""
+"""Extractive question answering; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASKED = Sequences(torch.tensor([[1, 2, 0, 3, 4, 5], [1, 0, 2, 0, 0, 0], [4, 0, 0
 
 
 def probabilities(model: SpanReader) -> list[dict[tuple[int, int], float]]:
-    """Of every target, for each of the sources."""
+    """The probability of every target, for each of the sources."""
     every = torch.cartesian_prod(torch.arange(model.vocabulary), torch.arange(model.vocabulary))
     found = []
     for row in range(len(ASKED.ids)):
@@ -42,7 +42,7 @@ def test_only_spans_of_the_passage_and_no_answer_are_possible() -> None:
 
 
 @torch.no_grad()
-def test_another_question_makes_another_answer() -> None:
+def test_the_answer_depends_on_the_question() -> None:
     model = tiny_model("reader")
     other = ASKED.ids.clone()
     other[0, 1] = 3

@@ -1,4 +1,4 @@
-"""Taggers: words found in characters, words that are known and those that are not, tags that follow from tags."""
+"""Sequence taggers; properties of every family are in tests/testing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SENTENCES = Sequences(
 )
 
 
-def test_words_end_at_separators_and_a_last_one_need_not_be_closed() -> None:
+def test_words_end_at_separators_or_at_the_end_of_the_sentence() -> None:
     spans = WordSpans.find(SENTENCES, separator=0)
     assert spans.counts.tolist() == [2, 2, 1]
     assert spans.words.tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 1], [0, 0, 2, 2, 2, 2]]
@@ -41,7 +41,7 @@ def word_encoder(words: int) -> WordEncoder:
     ).eval()
 
 
-def test_a_known_word_has_a_vector_of_its_own_and_unknown_ones_share_one() -> None:
+def test_a_known_word_has_its_own_embedding_and_unknown_words_share_one() -> None:
     encoder = word_encoder(1)
     encoder.set_known_words(Sequences.full(torch.tensor([[3, 4]])))
     vectors, counts = encoder(SENTENCES)
@@ -59,7 +59,7 @@ def test_unknown_words_differ_by_their_characters() -> None:
     assert not torch.allclose(vectors[0, 1, 3:], vectors[1, 1, 3:])
 
 
-def test_past_the_last_word_tags_follow_from_tags_alone() -> None:
+def test_past_the_last_word_tags_depend_on_previous_tags_only() -> None:
     model = tiny_model("tagger")
     target = Sequences.full(torch.tensor([[1, 2, 3, 4]]))
     other = Sequences.full(torch.tensor([[2, 1, 0]]))
@@ -68,7 +68,7 @@ def test_past_the_last_word_tags_follow_from_tags_alone() -> None:
     torch.testing.assert_close(one[:, 1:], two[:, 1:])
 
 
-def test_the_order_says_what_a_tag_depends_on() -> None:
+def test_the_order_determines_which_previous_tags_matter() -> None:
     source = Sequences.full(torch.tensor([[1, 0, 2, 0, 3, 0]]))
     for variant, far in (("first order", False), ("recurrent", True)):
         model = tiny_model("tagger", variant)

@@ -1,4 +1,4 @@
-"""Word vectors: the loss is what the paper says, the fast steps are its gradient, and like words become neighbours."""
+"""word2vec: loss, gradient steps and nearest neighbours."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_loss_is_that_of_the_formula(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_step_by_products_is_a_step_down_the_gradient(algorithm: str) -> None:
+def test_a_matrix_step_is_a_gradient_step(algorithm: str) -> None:
     model, reference = tiny(algorithm), tiny(algorithm)
     windows = some_windows(model)
     loss = slow_loss(reference, windows)
@@ -95,7 +95,7 @@ def test_a_step_by_products_is_a_step_down_the_gradient(algorithm: str) -> None:
         torch.testing.assert_close(moved.detach(), table.detach() - SMALL_RATE * table.grad)
 
 
-def test_a_step_by_products_does_not_throw_a_word_beyond_its_goal() -> None:
+def test_a_matrix_step_does_not_overshoot() -> None:
     model = tiny("skip_gram", vocabulary=4)  # two words that meet 2,000 times in one step
     random = np.random.default_rng(0)
     windows = model.sample_windows(random.integers(2, 4, 400), random.random((400, 4)))
@@ -104,7 +104,7 @@ def test_a_step_by_products_does_not_throw_a_word_beyond_its_goal() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_compiled_step_is_a_step_down_the_gradient_of_each_word_in_turn(algorithm: str) -> None:
+def test_a_compiled_step_is_a_gradient_step_for_each_word_in_turn(algorithm: str) -> None:
     pytest.importorskip("numba")
     model, reference = tiny(algorithm), tiny(algorithm)
     windows = some_windows(model)
@@ -130,7 +130,7 @@ def test_threads_split_the_windows() -> None:
     assert compiled_step(model, threads=2)(windows, 0.0) == pytest.approx(expected, rel=1e-4)
 
 
-def test_scores_that_are_large_have_a_true_loss() -> None:
+def test_the_loss_of_large_scores_does_not_overflow() -> None:
     pytest.importorskip("numba")
     model = tiny("skip_gram")
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_scores_that_are_large_have_a_true_loss() -> None:
     assert compiled_step(model)(windows, 0.0) == pytest.approx(matrix_step(model)(windows, 0.0), rel=1e-4)
 
 
-def test_windows_stay_between_ends_and_pass_over_unknown_words() -> None:
+def test_windows_do_not_cross_ends_and_skip_unknown_words() -> None:
     model = tiny("skip_gram")
     ids = np.array([5, 1, 6, 0, 7, 8, 9, END, 10])
     windows = model.sample_windows(ids, np.full((9, 4), 0.99))  # everything is kept, every window as large as it can be
@@ -150,7 +150,7 @@ def test_windows_stay_between_ends_and_pass_over_unknown_words() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_text_without_words_teaches_nothing(algorithm: str) -> None:
+def test_a_text_without_words_has_no_loss(algorithm: str) -> None:
     model = tiny(algorithm)
     nothing = model.sample_windows(np.array([1, 1, 0]), np.zeros((3, 4)))
     before = [table.detach().clone() for table in model.tables()]
@@ -161,7 +161,7 @@ def test_a_text_without_words_teaches_nothing(algorithm: str) -> None:
     assert model.loss(Batch(Sequences.full(torch.ones(1, 3, dtype=torch.int64))), torch.zeros(1, 3, 4)).item() == 0.0
 
 
-def test_frequent_words_are_passed_over_as_often_as_the_formula_says() -> None:
+def test_frequent_words_are_subsampled_by_the_formula() -> None:
     model = tiny("skip_gram", subsample=0.01)
     frequency = float(model.get_buffer("frequencies")[11])
     ids = np.full(20_000, 11)
@@ -226,7 +226,7 @@ def test_words_in_the_same_contexts_become_neighbours(
     assert likest.tolist() == [place ^ 1 for place in range(12)]
 
 
-def test_every_token_has_the_vector_of_its_word_whatever_its_company() -> None:
+def test_the_embedding_of_a_token_is_that_of_its_word() -> None:
     model = tiny("cbow")
     texts = Sequences(torch.tensor([[5, 6, 7], [7, 5, 99]]), torch.tensor([3, 2]))
     vectors = model.embed(texts)

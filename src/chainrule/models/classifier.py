@@ -1,4 +1,4 @@
-"""Classifiers: the label of a text."""
+"""Text classifiers."""
 
 from __future__ import annotations
 
@@ -21,33 +21,35 @@ from chainrule.types import Batch, Sequences, State
 class ClassifierConfig(EncoderConfig):
     """Settings of the classifier."""
 
-    labels: tuple[str, ...] = Field((), description="what the ids stand for; taken from the data")
-    heads: int = Field(4, ge=1, description="means of the text's vectors that the attention makes")
-    attention_width: int = Field(64, ge=1, description="width of the layer that decides where it looks")
-    hidden: int = Field(128, ge=1, description="width of the layer between those means and the labels")
+    labels: tuple[str, ...] = Field((), description="names of the labels; taken from the data")
+    heads: int = Field(4, ge=1, description="attention heads of the pooling layer")
+    attention_width: int = Field(64, ge=1, description="width of the hidden layer of the attention scores")
+    hidden: int = Field(128, ge=1, description="width of the hidden layer before the labels")
 
     @model_validator(mode="after")
     def _every_label_is_named(self) -> Self:
         if self.labels and len(self.labels) != self.vocabulary:
-            raise ValueError(f"{len(self.labels)} labels are named and vocabulary is {self.vocabulary}; leave one out")
+            raise ValueError(
+                f"there are {len(self.labels)} labels but vocabulary is {self.vocabulary}; leave one of them out"
+            )
         return self
 
 
 class ClassifierState(NamedTuple):
-    text: Tensor  # (B, D) all that is known of it
-    positions: Tensor  # (B,) tokens read so far, BOS among them
+    text: Tensor  # (B, D)
+    positions: Tensor  # (B,) tokens read so far, including BOS
 
 
 class Classifier(EncoderModel, HasAttention, TabledReadout):
-    """P(label | text): an encoder of your choice, attention pooling, an MLP.
+    """Text classifier, P(label | text): a choice of encoders, attention pooling and an MLP.
 
-    A label is a target of one token, so a classifier is the shortest product that the chain rule makes. With m the
-    encoder's vectors of the text s (see `models.encoders`) and c the pooled ones (see `nn.attention`),
+    A label is a target of one token. With m the encoder outputs of the text s (see `features.encoders`) and c their
+    attention pooling (see `nn.attention`),
 
         h = ReLU(V c + v),    P(y | s) = softmax(W h + b)
 
     After the notes' model of answers about COVID-19: features of a pretrained BERT, attention, fully connected layers.
-    Nothing ends a label: there is no EOS, and after its one token nothing can be read.
+    There is no EOS; no token can follow the label.
     """
 
     Config = ClassifierConfig
@@ -74,7 +76,7 @@ class Classifier(EncoderModel, HasAttention, TabledReadout):
 
     @property
     def context(self) -> int:
-        """A label and no more."""
+        """One token, the label."""
         return 1
 
     def tables(self) -> Iterator[nn.Parameter]:

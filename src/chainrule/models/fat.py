@@ -1,4 +1,4 @@
-"""The Fast Autoregressive Transformer (FAT): slow attention reads the source, a linear recurrence writes the target.
+"""The Fast Autoregressive Transformer (FAT): slow-attention encoder, decoder with a gated linear recurrence.
 
     source   x⁰ = E_s[s] + p      h = x + W_o (σ(G u) ∘ Σ_j α_ij v_j)        u = norm(x),  v = V u
                                   α_ij = softmax_j ‖ReLU(A u_i + B u_j + b)‖₂ / √d
@@ -8,19 +8,20 @@
                                   y' = y + MLP([u; norm(h); c])
     P(y_t | y_<t, s) = softmax(W norm(yᴸ) + b)
 
-After the notes, with one head written for all. *Slow multi-head attention* has its queries and keys go through two
-linear maps each, which are one (A, B); its scores are in `nn.slow_attention`. *Fast fully connected softmax* reads
-the source with the memory h, which is a scan over the whole target in training (`nn.scan`) and one vector per layer
-in decoding, whatever the length. Index t here counts from the token just read, so the notes' h_{t−1} is this h_t.
-Their bias in the softmax is the same for all n and cancels, so it is left out. The notes' MLP reads E(y_{t−1}) and the
-context; here it reads the memory as well, since otherwise nothing said earlier could matter but to where to look.
-What is not in the notes (norms before the branches, squared ReLU, branches that begin at zero) is as in `transformer`.
+After the notes; the equations show one head. *Slow multi-head attention* passes queries and keys through two linear
+maps each, which are equivalent to one (A, B); its scores are in `nn.slow_attention`. *Fast fully connected softmax*
+attends to the source with the recurrent state h, which is a scan over the whole target in training (`nn.scan`) and one
+vector per layer in decoding, independent of the length. Index t here counts from the last input token, so the notes'
+h_{t−1} is this h_t. Their bias in the softmax is constant over n and cancels, so it is omitted. The notes' MLP reads
+E(y_{t−1}) and the context; here it reads h as well, since earlier target tokens would otherwise only affect the
+attention.
+What is not in the notes (pre-norm, squared ReLU, branches initialised to zero) is as in `transformer`.
 
-U is learned for each distance t − n up to a reach, beyond which all are alike: languages that are written side by
-side mostly run in step, distances hold at any length where a table by t and n would end, and a position far away needs
-no sharp measure. Where the target is written from its end, n is counted from the end of the source, so it still holds.
+U is a learned bias for each relative position t − n, clipped to a maximum distance: translations are mostly monotone,
+and unlike a table over t and n, relative positions work at any length. For right-to-left targets, n is counted from the
+end of the source.
 
-Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V vocabulary, D width, H heads, R reach.
+Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V vocabulary, D width, H heads.
 """
 
 from __future__ import annotations
@@ -55,41 +56,41 @@ from chainrule.types import Batch, Progress, Sequences, State
 
 
 class SkipConfig(Settings):
-    """The hybrid forward pass."""
+    """The hybrid forward pass: rare source tokens are skipped."""
 
     threshold: float = Field(
         0.0,
         ge=0,
-        description="a source token counted less often than this times the source vocabulary is skipped; 0: none",
+        description="skip source tokens with a count below this times the source vocabulary; 0: none",
     )
 
 
 class ShortlistConfig(Settings):
-    """See `models.shortlist`."""
+    """Vocabulary shortlist for decoding; see `nn.shortlist`."""
 
-    partners: int = Field(0, ge=0, description="rare target words remembered for each source token; 0: no shortlist")
+    partners: int = Field(0, ge=0, description="rare target tokens per source token on the shortlist; 0: no shortlist")
     threshold: float | None = Field(
-        None, ge=0, description="words counted less often than this times the vocabulary are rare; none: skip.threshold"
+        None, ge=0, description="tokens with a count below this times the vocabulary are rare; none: skip.threshold"
     )
 
 
 class FATConfig(EmbeddingConfig):
     """The defaults have 1.5M parameters besides the embeddings: minutes of training on a few cores.
 
-    Most of them read the source, which is done once and for all tokens at the same time; a step of the decoder is
-    what every token of the target has to wait for (Kasai et al., 2021).
+    Most of them are in the encoder, which runs once and in parallel; the decoder runs once for every target token, so a
+    shallow one is fast (Kasai et al., 2021).
     """
 
-    encoder_layers: int = Field(6, ge=1, description="blocks of slow attention and MLP that read the source")
-    decoder_layers: int = Field(1, ge=1, description="blocks of memory, fast softmax and MLP that write the target")
+    encoder_layers: int = Field(6, ge=1, description="encoder blocks of slow attention and MLP")
+    decoder_layers: int = Field(1, ge=1, description="decoder blocks of recurrence, fast softmax and MLP")
     width: int = Field(128, ge=1, description="width of the hidden vectors")
     heads: int = Field(4, ge=1, description="attention heads per block")
-    key_width: int = Field(16, ge=1, description="features that slow attention compares in a head; its cost grows so")
+    key_width: int = Field(16, ge=1, description="features per head of slow attention; its cost is proportional to it")
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
-    context: int = Field(512, ge=1, description="the longest source that the model can read; a target has no limit")
+    context: int = Field(512, ge=1, description="maximum number of source tokens; targets have no limit")
     max_distance: int = Field(32, ge=1, description="relative positions t − n are clipped to this distance")
     direction: Literal["left_to_right", "right_to_left"] = Field(
-        "left_to_right", description="the order in which targets are written"
+        "left_to_right", description="the order in which target tokens are generated"
     )
     skip: SkipConfig = SkipConfig()
     shortlist: ShortlistConfig = ShortlistConfig()
@@ -97,7 +98,7 @@ class FATConfig(EmbeddingConfig):
 
     @property
     def rare_below(self) -> float:
-        """The count below which a target word has to be on a shortlist to be scored."""
+        """The count below which a target token is scored only if it is on the shortlist."""
         own = self.shortlist.threshold
         return (self.skip.threshold if own is None else own) * self.vocabulary
 
@@ -106,46 +107,46 @@ class FATConfig(EmbeddingConfig):
         require_heads(self.width, self.heads)
         if self.shortlist.partners and not self.rare_below:
             raise ValueError(
-                f"shortlist.partners {self.shortlist.partners} is for rare words, and with a threshold of 0 no word is "
+                f"shortlist.partners {self.shortlist.partners} needs a threshold above 0, else no token is "
                 "rare; set skip.threshold or shortlist.threshold, for example to 0.001"
             )
         return self
 
 
 class FATSource(NamedTuple):
-    """What the decoder sees of a source: keys and values for each of its layers, of the tokens that were kept."""
+    """Keys and values of the kept source tokens for the cross-attention of each decoder layer."""
 
     keys: tuple[Tensor, ...]  # (B, H, S, D/H) each
     values: tuple[Tensor, ...]
-    positions: Tensor  # (B, S), or (1, S) where they are those of all rows
+    positions: Tensor  # (B, S), or (1, S) if the same for all rows
     lengths: Tensor  # (B,)
 
 
 class FATState(NamedTuple):
     source: FATSource
     memories: tuple[Tensor, ...]  # (B, D) h of each layer
-    positions: Tensor  # (B,) tokens read so far, BOS among them
+    positions: Tensor  # (B,) tokens read so far, including BOS
 
 
 class KeptTokens(NamedTuple):
-    """The tokens of sources that are worth computing, moved together."""
+    """The source tokens that are not skipped, moved together."""
 
     ids: Tensor  # (B, N)
-    places: Tensor  # (B, N) or (1, N): where they stood
-    positions: Tensor  # the same, counted from where the target begins
+    indices: Tensor  # (B, N) or (1, N): their index in the source
+    positions: Tensor  # the same, counted from the end of the source for right-to-left targets
     lengths: Tensor  # (B,)
 
 
 class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, TokenReadout):
-    """Fast Autoregressive Transformer: trains on whole targets at once, decodes with one vector of memory a layer."""
+    """Fast Autoregressive Transformer: decoder with a gated linear recurrence, trained in parallel by a scan."""
 
     Config = FATConfig
     task = "translation"
     recipe: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.1}
     config: FATConfig
     tokens: PairTable
-    sinusoids: Tensor  # (context, D); follows from the settings, so it is not part of a checkpoint
-    source_frequency: Tensor  # (source vocabulary,) counts in the training data; ∞ where nobody has counted
+    sinusoids: Tensor  # (context, D); not part of checkpoints
+    source_frequency: Tensor  # (source vocabulary,) counts in the training data; ∞ if not counted
 
     def __init__(self, config: FATConfig) -> None:
         super().__init__(config)
@@ -168,12 +169,12 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from super().tables()
-        yield from (layer.distances for layer in self._writers)
+        yield from (layer.distances for layer in self._decoder_layers)
 
-    # What is rare
+    # Token statistics
 
     def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
-        """Count the words of both sides, as far as the settings ask for it."""
+        """Count the tokens of both sides if the settings need it."""
         config = self.config
         if not config.skip.threshold and self.shortlist is None:
             return
@@ -185,7 +186,7 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
             self.shortlist.set(~rare, partners)
 
     def set_source_frequency(self, counts: Tensor) -> None:
-        """How often each source token stands in the training data, (source vocabulary,)."""
+        """Set the counts of source tokens in the training data, (source vocabulary,)."""
         self.source_frequency.copy_(counts)
 
     def shortlisted(self) -> Shortlisted:
@@ -194,76 +195,78 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
             raise ConfigError("this model was trained without a shortlist; train one with model.shortlist.partners=20")
         return Shortlisted(self, self.shortlist)
 
-    # Reading and writing
+    # Encoder and decoder
 
     def hidden(self, batch: Batch) -> Tensor:
-        source = self._read(self._keep(batch.source))
+        source = self._encode(self._keep(batch.source))
         inputs = shift_right(readable(batch.target), self.bos)
-        return self._write(inputs, self._memories(len(inputs)), self._cross_attention(source, _steps(inputs)))[0]
+        return self._decode(inputs, self._memories(len(inputs)), self._cross_attention(source, _steps(inputs)))[0]
 
     def attention_maps(self, batch: Batch) -> Tensor:
         kept = self._keep(batch.source)
         inputs = shift_right(readable(batch.target), self.bos)
-        layers = [RecordingAttention(layer) for layer in self._cross_attention(self._read(kept), _steps(inputs))]
-        self._write(inputs, self._memories(len(inputs)), layers)
+        layers = [RecordingAttention(layer) for layer in self._cross_attention(self._encode(kept), _steps(inputs))]
+        self._decode(inputs, self._memories(len(inputs)), layers)
         weights = torch.stack([weights for layer in layers for weights in layer.recorded]).mean((0, 2))  # (B, T, N)
         width = self.require_source(batch.source).ids.shape[1]
-        return weights.new_zeros(*inputs.shape, width).scatter_add_(2, kept.places[:, None].expand_as(weights), weights)
+        return weights.new_zeros(*inputs.shape, width).scatter_add_(
+            2, kept.indices[:, None].expand_as(weights), weights
+        )
 
     def initial(self, source: Sequences | None, batch_size: int) -> FATState:
-        read = self._read(self._keep(source))
-        rows = len(read.lengths)
-        read = read._replace(positions=read.positions.expand(rows, -1))
-        return FATState(read, self._memories(rows), torch.zeros(rows, dtype=torch.int64, device=self.device))
+        encoded = self._encode(self._keep(source))
+        rows = len(encoded.lengths)
+        encoded = encoded._replace(positions=encoded.positions.expand(rows, -1))
+        return FATState(encoded, self._memories(rows), torch.zeros(rows, dtype=torch.int64, device=self.device))
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(FATState, state)
         if single_row.is_applicable(tokens, before.memories[0]) and not self.training:
             return self._advance_single_row(tokens, before)
         cross_attends = self._cross_attention(before.source, before.positions[:, None] + _steps(tokens))
-        hidden, memories = self._write(tokens, before.memories, cross_attends)
+        hidden, memories = self._decode(tokens, before.memories, cross_attends)
         return Advance(hidden, FATState(before.source, memories, before.positions + tokens.shape[1]))
 
     def _keep(self, source: Sequences | None) -> KeptTokens:
-        """The hybrid forward pass: what is rare is left out before anything is computed; a source's end stays."""
+        """The hybrid forward pass: drop rare tokens before the encoder; the last token of a source is always kept."""
         given = self.require_source(source)
         ids, lengths = readable(given), given.lengths
-        places = torch.arange(ids.shape[1], device=ids.device)[None]
+        index = torch.arange(ids.shape[1], device=ids.device)[None]
         if self.config.skip.threshold:
             common = self.source_frequency[ids] >= self.config.skip.threshold * self.source_vocabulary
-            kept = given.mask & (common | (places == given.lengths[:, None] - 1))
+            kept = given.mask & (common | (index == given.lengths[:, None] - 1))
             lengths = kept.sum(1)
-            places = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(lengths.max())]
-            ids = ids.gather(1, places)
-        positions = (given.lengths[:, None] - 1 - places).clamp_min_(0) if self.right_to_left else places
-        return KeptTokens(ids, places, positions, lengths)
+            index = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(lengths.max())]
+            ids = ids.gather(1, index)
+        positions = (given.lengths[:, None] - 1 - index).clamp_min_(0) if self.right_to_left else index
+        return KeptTokens(ids, index, positions, lengths)
 
-    def _read(self, kept: KeptTokens) -> FATSource:
+    def _encode(self, kept: KeptTokens) -> FATSource:
         x = self.dropout(self.tokens.embed_source(kept.ids) + self.sinusoids[kept.positions])
         padding = padding_bias(kept.lengths, kept.ids.shape[1], x.dtype)
         for layer in self.encoder:
             x = layer(x, padding)
-        keys, values = zip(*(layer.key_values(rms_norm(x)) for layer in self._writers), strict=True)
+        keys, values = zip(*(layer.key_values(rms_norm(x)) for layer in self._decoder_layers), strict=True)
         return FATSource(keys, values, kept.positions, kept.lengths)
 
-    def _write(
+    def _decode(
         self, tokens: Tensor, memories: Sequence[Tensor], cross_attends: Sequence[CrossAttend]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(B, K) to hidden vectors (B, K, D) and the memories after them."""
+        """(B, K) to hidden vectors (B, K, D) and the recurrent states after them."""
         y = self.dropout(self.tokens.embed(tokens))
         after = []
-        for layer, memory, cross_attend in zip(self._writers, memories, cross_attends, strict=True):
+        for layer, memory, cross_attend in zip(self._decoder_layers, memories, cross_attends, strict=True):
             y, memory = layer(y, memory, cross_attend)
             after.append(memory)
         return rms_norm(y), tuple(after)
 
     def _advance_single_row(self, token: Tensor, state: FATState) -> Advance:
-        """The same for one token of one text."""
+        """`advance` for one token of a single row."""
         kept = int(state.source.lengths)
         offsets = self._offsets(state.source.positions[0, :kept], state.positions)
         y = single_row.as_numpy(self.tokens.embed(token))[0, 0]
         memories = []
-        layers = zip(self._writers, state.memories, state.source.keys, state.source.values, strict=True)
+        layers = zip(self._decoder_layers, state.memories, state.source.keys, state.source.values, strict=True)
         for layer, before, keys, values in layers:
             source = OffsetSourceRow(
                 single_row.as_numpy(keys)[0, :, :kept], single_row.as_numpy(values)[0, :, :kept], offsets.numpy()
@@ -274,12 +277,12 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         return Advance(hidden, FATState(state.source, tuple(memories), state.positions + 1))
 
     def _cross_attention(self, source: FATSource, positions: Tensor) -> list[SourceAttention]:
-        """How each layer looks at the source from target positions, (B, K) or (1, K)."""
+        """The cross-attention function of each decoder layer for target positions (B, K) or (1, K)."""
         offsets = self._offsets(source.positions[:, None], positions[..., None])  # (B, K, S) or (1, K, S)
         padding = padding_bias(source.lengths, offsets.shape[-1], source.keys[0].dtype)
         rate = self.config.dropout if self.training else 0.0
         cross_attends = []
-        for layer, keys, values in zip(self._writers, source.keys, source.values, strict=True):
+        for layer, keys, values in zip(self._decoder_layers, source.keys, source.values, strict=True):
             bias = F.embedding(offsets, layer.distances).permute(0, 3, 1, 2)  # (B, H, K, S) U
             cross_attends.append(SourceAttention(keys, values, bias if padding is None else bias + padding, rate))
         return cross_attends
@@ -292,12 +295,12 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         return tuple(self.tokens.matrix.new_zeros(rows, self.config.width) for _ in self.decoder)
 
     @property
-    def _writers(self) -> Iterable[FATDecoderLayer]:
+    def _decoder_layers(self) -> Iterable[FATDecoderLayer]:
         return cast(Iterable[FATDecoderLayer], self.decoder)
 
 
 class FATEncoderLayer(nn.Module):
-    """Slow multi-head attention with a gate on what it finds, then an MLP."""
+    """Slow multi-head attention with an output gate, then an MLP."""
 
     def __init__(self, config: FATConfig) -> None:
         super().__init__()
@@ -326,7 +329,7 @@ class FATEncoderLayer(nn.Module):
 
 
 class FATDecoderLayer(nn.Module):
-    """A memory, fast fully connected softmax over the source, and an MLP that reads both."""
+    """Gated linear recurrence, fast fully connected softmax over the source, and an MLP over both."""
 
     def __init__(self, config: FATConfig) -> None:
         super().__init__()
@@ -334,7 +337,7 @@ class FATDecoderLayer(nn.Module):
         self.heads = config.heads
         self.gates = input_projection(width, 2 * width, bias=True)  # F and C
         bias = cast(Tensor, self.gates.bias).detach()
-        bias[:width] = torch.linspace(0, 4, width)  # from forgetting half in a step to half in 38
+        bias[:width] = torch.linspace(0, 4, width)  # half-lives from 1 to 38 steps
         self.query = input_projection(width, width)  # Q
         self.key_value = input_projection(width, 2 * width)  # K and V'
         self.distances = nn.Parameter(torch.zeros(2 * config.max_distance + 1, config.heads))  # U
@@ -342,12 +345,12 @@ class FATDecoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def key_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of a source (B, S, D), (B, H, S, D/H) each: computed once, looked at in every step."""
+        """Keys and values of a source (B, S, D), (B, H, S, D/H) each, computed once per source."""
         key, value = self.key_value(source).unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
         return key.contiguous(), value.contiguous()
 
     def forward(self, y: Tensor, memory: Tensor, cross_attend: CrossAttend) -> tuple[Tensor, Tensor]:
-        """(B, K, D) after the memory (B, D), to the same."""
+        """(B, K, D) and the state (B, D) to the same."""
         u = rms_norm(y)
         gates = self.gates(u.flatten(0, 1)).view(*u.shape[:2], -1).to(memory.dtype)
         forget, candidate = gates.transpose(0, 1).chunk(2, -1)  # (K, B, D) each
@@ -373,7 +376,7 @@ class FATDecoderLayer(nn.Module):
 
 
 class OffsetSourceRow(NamedTuple):
-    """The source of one text as NumPy sees it, seen from one position."""
+    """The source of a single row, with its relative positions from one target position."""
 
     keys: Array  # (H, S, D/H)
     values: Array
@@ -386,7 +389,7 @@ def _steps(tokens: Tensor) -> Tensor:
 
 
 def _counts(rows: Iterable[Sequence[int] | npt.NDArray[np.integer]], vocabulary: int) -> Tensor:
-    """(V,): how often each token stands in the rows."""
+    """(V,): the count of each token in the rows."""
     total = np.zeros(vocabulary, dtype=np.int64)
     for row in rows:
         np.add.at(total, np.asarray(row, dtype=np.int64), 1)

@@ -1,11 +1,11 @@
-"""Counts of pixels beside their neighbours: the n-gram of images.
+"""Back-off models of pixels given their nearest neighbours: n-grams for images.
 
-The context of a value is not what came just before it in the sequence but what is nearest to it in the image, nearest
-first: left, above, above left, above right, two to the left, …. Paths (x, n₁, n₂, …) of a value and its neighbours are
-counted in a trie; contexts (n₁, …, n_k) are numbered the same way, so that a context without its farthest neighbour is
-its parent. What lies outside the image is a neighbour too: it has the value V.
+The context of a value is not the previous values of the sequence but the nearest pixels in the image, nearest first:
+left, above, above left, above right, two to the left, …. Paths (x, n₁, n₂, …) of a value and its neighbours are counted
+in a trie; contexts (n₁, …, n_k) are numbered in the same way, so that a context without its farthest neighbour is its
+parent. Neighbours outside the image have the value V.
 
-Shape letters: B images, K values in a chunk, N neighbours, R values back to the farthest of them, V levels.
+Shape letters: B images, K values in a chunk, N neighbours, R distance to the farthest of them in values, V levels.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from chainrule.interface.base import readable
 from chainrule.nn.backoff import BackoffModel, BackoffTable, Counts, find_nodes, merge_counts
 from chainrule.types import Batch, Sequences, State, Step
 
-FARTHEST = 6  # rows and columns; within them are far more neighbours than can be counted together
+MAX_OFFSET = 6  # rows and columns; far more neighbours than can be counted jointly
 LARGEST = 1 << 62
 STRENGTHS = tuple(2.0 ** (power / 2) for power in range(-6, 33))
-"""Of the context that is shorter by one, in counts: what is tried. The largest make a farther neighbour nearly mute."""
+"""Candidates for α. The largest ones all but ignore a farther neighbour."""
 
 
 class NeighboursConfig(RasterConfig):
-    neighbours: int = Field(16, ge=1, le=60, description="pixels that a value is predicted from, the nearest ones")
+    neighbours: int = Field(
+        16, ge=1, le=60, description="number of nearest previous pixels that a value is predicted from"
+    )
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
-        """Rows up and columns to the left, nearest first; of equals those in the rows nearer to this one."""
-        aside = min(FARTHEST, self.shape[2] - 1)
-        before = [(up, left) for up in range(FARTHEST + 1) for left in range(-aside, aside + 1) if up > 0 or left > 0]
+        """Rows up and columns to the left, nearest first; ties go to the nearer row."""
+        aside = min(MAX_OFFSET, self.shape[2] - 1)
+        before = [(up, left) for up in range(MAX_OFFSET + 1) for left in range(-aside, aside + 1) if up > 0 or left > 0]
         before.sort(key=lambda offset: (math.hypot(*offset), offset[0], -offset[1]))
         return before[: self.neighbours]
 
@@ -46,18 +48,17 @@ class NeighboursState(NamedTuple):
 
 
 class Neighbours(BackoffModel):
-    """Counts of pixels beside their nearest neighbours, smoothed by backing off: trained in seconds.
+    """Back-off model of pixel values given their nearest neighbours; trained by counting, in seconds.
 
     p(x | n₁ … n_k) = (a(x n₁ … n_k) + α_k p(x | n₁ … n_{k−1})) / (Σ_v a(v n₁ … n_k) + α_k)
 
-    with a the count of x beside these neighbours, and the uniform distribution below all: the hierarchical Dirichlet
-    model of MacKay & Peto, 1995. α_k, how much the nearer neighbours count beside the k-th, is the value by which each
-    pixel of the training images is predicted best from all others (leave-one-out), so a neighbour that is too far to
-    help does no harm. Kneser–Ney's discounts and counts of distinct predecessors, as in `ngram`, suit words; where a
-    few levels all follow each other they say next to nothing.
+    with a the count of x with these neighbours, and a uniform base distribution: the hierarchical Dirichlet model of
+    MacKay & Peto, 1995. α_k, the weight of the shorter context, maximises the leave-one-out likelihood of the training
+    images, so neighbours that are too far to help do no harm. The discounts and continuation counts of Kneser–Ney, as
+    in `ngram`, suit words; with a few levels that all follow each other they carry no information.
 
-    With three channels the context begins with the channel itself and the channels of the same pixel before it; all
-    other neighbours are of the same channel. Only the width of the image matters, so there is no limit to its height.
+    With three channels the context starts with the index of the channel and the previous channels of the same pixel;
+    all other neighbours are of the same channel. Only the width of the image is fixed; its height has no limit.
     """
 
     Config = NeighboursConfig
@@ -133,12 +134,12 @@ class Neighbours(BackoffModel):
         return torch.stack(found, dim=-1)
 
     def _back(self, known: Tensor, lag: int, length: int, inside: Tensor) -> Tensor:
-        """The value so far back, for each of the last `length` places, or V where that is outside."""
+        """The value `lag` before each of the last `length` positions, or V if outside the image."""
         first = self.receptive_field - lag
         return known[:, first : first + length].masked_fill(~inside, self.vocabulary)
 
     def _nodes(self, neighbours: Tensor) -> Tensor:
-        """(B, K, N) values to nodes: of the nearest, of the nearest two, …; −1 where they were not seen together."""
+        """(B, K, N) values to nodes of the nearest, the nearest two, …; −1 for unseen contexts."""
         self._require_estimate()
         nodes = [torch.zeros_like(neighbours[..., 0])]
         for length, values in enumerate(neighbours.unbind(-1), start=1):
@@ -150,7 +151,7 @@ def paths(values: Tensor, neighbours: Tensor, base: int) -> Counts:
     """Count values (M,), each with its nearest neighbour, with its nearest two, …, from neighbours (M, N)."""
     columns = [values, *neighbours.unbind(1)]
     amounts = torch.ones_like(values)
-    if base ** len(columns) < LARGEST:  # then a path is a number, and paths of few levels are mostly repetitions
+    if base ** len(columns) < LARGEST:  # then a path fits into an integer, and repeated paths are merged first
         codes = values
         for column in columns[1:]:
             codes = codes * base + column
@@ -167,10 +168,10 @@ def paths(values: Tensor, neighbours: Tensor, base: int) -> Counts:
 
 def interpolated(counts: Counts, base: int) -> tuple[list[Tensor], list[BackoffTable]]:
     """The keys of contexts of 1, 2, … neighbours, and the tables, in float64."""
-    tokens = counts.keys[0]  # of every path: the value that it begins with, and the node of its context
+    tokens = counts.keys[0]  # of every path: its value, and the node of its context
     contexts = torch.zeros_like(tokens)
-    lower = torch.full((base,), 1 / (base - 1), dtype=torch.float64)  # below all it is uniform
-    unseen = lower  # the same for a value that is itself left out of all counts
+    lower = torch.full((base,), 1 / (base - 1), dtype=torch.float64)  # the base distribution
+    unseen = lower  # the same with the value itself left out of all counts
     keys: list[Tensor] = []
     tables: list[BackoffTable] = []
     for level, (path, numbers) in enumerate(zip(*counts, strict=True)):
@@ -192,7 +193,7 @@ def interpolated(counts: Counts, base: int) -> tuple[list[Tensor], list[BackoffT
 
 
 def best_strength(numbers: Tensor, totals: Tensor, unseen: Tensor) -> float:
-    """The α that predicts every value best from all others: leave-one-out."""
+    """The α with the best leave-one-out likelihood."""
     seen = numbers > 0
     numbers, totals, unseen = numbers[seen], totals[seen], unseen[seen]
     losses = [-float((numbers * left_out(numbers, totals, unseen, one).log()).sum()) for one in STRENGTHS]
@@ -200,5 +201,5 @@ def best_strength(numbers: Tensor, totals: Tensor, unseen: Tensor) -> float:
 
 
 def left_out(numbers: Tensor, totals: Tensor, unseen: Tensor, strength: float) -> Tensor:
-    """The probability of each event, were one of its own occurrences not counted."""
+    """The leave-one-out probability of each event."""
     return ((numbers - 1).clamp(min=0) + strength * unseen) / ((totals - 1).clamp(min=0) + strength)

@@ -1,14 +1,13 @@
-"""The n-gram family: counting, modified Kneser–Ney smoothing, and prediction from the tables that result.
+"""n-gram language models: counting, modified Kneser–Ney smoothing, and back-off prediction.
 
-All n-grams of one order are the nodes of one level of a trie, held as a sorted array of keys:
+All n-grams of one order are the nodes of one level of a trie, stored as a sorted array of keys:
 
     key of a k-gram = (node of its first k - 1 tokens among the (k-1)-grams) * base + its last token
 
-with base = V + 1, since BOS has the id V. A node is the position of its key. So keys fit into 64 bits at any order
-and vocabulary, the n-grams that continue a context are one contiguous range, and a search in a sorted array finds
-any of them. Counts and probabilities share this form, and so do tables read from an ARPA file: these are the tables of
-`backoff`, where the node of a context is its own as an n-gram. No loop here runs over tokens or n-grams; loops run over
-orders.
+with base = V + 1, since BOS has the id V. A node is the index of its key. So keys fit into 64 bits at any order and
+vocabulary, the n-grams that extend a context are one contiguous range, and binary search finds each of them. Counts,
+probabilities and tables read from ARPA files share this form: they are the tables of `nn.backoff`, in which the node of
+a context is its node as an n-gram. No loop here runs over tokens or n-grams, only over orders.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from chainrule.nn.layers import EXACT
 from chainrule.types import Batch, Sequences, State, Step
 
 LARGE_VOCABULARY = 1000  # words rather than characters, whose longer n-grams are seldom seen twice
-PENDING = 1 << 20  # tokens gathered before they are sorted into the counts
+PENDING = 1 << 20  # tokens buffered before they are merged into the counts
 
 Numbers = npt.NDArray[np.floating[Any]]
 Keys = npt.NDArray[np.int64]
@@ -48,23 +47,23 @@ REMEMBERED = 1 << 16  # answers about single tokens, about 20 MB
 
 
 class NGramConfig(ModelConfig):
-    order: int = Field(5, ge=1, description="length of the longest n-gram: a token is predicted from order - 1 others")
+    order: int = Field(5, ge=1, description="maximum n-gram length; a token is predicted from order − 1 previous ones")
 
 
 class NGram(BackoffModel, GreedyDrafts):
-    """Counts of n-grams with interpolated modified Kneser–Ney smoothing: trained in seconds, strong on little data.
+    """n-gram language model with interpolated modified Kneser–Ney smoothing; trained by counting, in seconds.
 
     p(w | c) = (a(cw) − D(a(cw))) / Σ_v a(cv) + γ(c) p(w | c′),    γ(c) = Σ_v D(a(cv)) / Σ_v a(cv)
 
-    c is a context of up to order − 1 tokens and c′ the same without its first one; below the unigrams stands the
+    c is a context of up to order − 1 tokens and c′ the same without its first one; unigrams are interpolated with the
     uniform distribution. a is the count of an n-gram at the highest order and for n-grams that start with BOS, which
-    nothing can precede; elsewhere it is the number of different tokens seen before it. D takes off D₁, D₂ or D₃
-    according to a = 1, 2 or ≥ 3, each estimated for its order from how many n-grams have a = 1, 2, 3 and 4.
+    nothing can precede; elsewhere it is the continuation count, the number of distinct tokens seen before it. The
+    discount D is D₁, D₂ or D₃ for a = 1, 2 or ≥ 3, each estimated per order from the counts of counts 1 to 4.
 
     Kneser & Ney, "Improved backing-off for m-gram language modeling", 1995; Chen & Goodman, "An empirical study of
     smoothing techniques for language modeling", 1998. Stored in back-off form: p(w | c) of each n-gram seen, and γ(c).
 
-    The state is (B, order − 1): the node of the last 1, 2, … tokens, −1 where they were never seen together.
+    The state is (B, order − 1): the nodes of the last 1, 2, … tokens, −1 for unseen n-grams.
     """
 
     Config: ClassVar[type[ModelConfig]] = NGramConfig
@@ -73,9 +72,9 @@ class NGram(BackoffModel, GreedyDrafts):
     def __init__(self, config: NGramConfig) -> None:
         super().__init__(config, config.order)
         self.config = config
-        self._pending: list[tuple[Tensor, Tensor]] = []  # pieces not yet sorted into the counts
+        self._pending: list[tuple[Tensor, Tensor]] = []  # chunks not yet merged into the counts
         self._waiting = 0  # tokens in them
-        self._views: tuple[Tensor, Levels] | None = None  # and the buffer that tells whether they are up to date
+        self._views: tuple[Tensor, Levels] | None = None  # with the buffer they were made from, to detect changes
 
     @property
     def receptive_field(self) -> int:
@@ -97,21 +96,21 @@ class NGram(BackoffModel, GreedyDrafts):
             history[:, -1:] = self.bos
         else:
             history = cast(Tensor, state).cpu()
-        # The rows become one stream. The -1 before each keeps n-grams from reaching into the row before.
+        # The rows are concatenated. The -1 before each keeps n-grams from crossing rows.
         gap = torch.full((rows, 1), -1)
         stream = torch.cat([gap, history, ids.masked_fill(~real, -1)], dim=1).flatten()
         counted = F.pad(real, (self.order, 0)).flatten()
         self._pending.append((stream, counted))
         self._waiting += len(stream)
-        # To wait longer as the counts grow keeps the cost of merging in proportion to the text.
+        # Buffering more as the counts grow keeps the total cost of merging linear in the text.
         known = 0 if self._counts is None else self._counts.numbers[-1].numel()
         if self._waiting >= max(PENDING, known // 8):
-            self._settle()
+            self._merge_pending()
         last = lengths[:, None] + torch.arange(self.order - 1)
         return torch.cat([history, ids], dim=1).gather(1, last).to(target.ids.device)
 
-    def _settle(self) -> None:
-        """Sort what is pending into the counts."""
+    def _merge_pending(self) -> None:
+        """Merge the buffered tokens into the counts."""
         if not self._pending:
             return
         streams, counted = zip(*self._pending, strict=True)
@@ -120,7 +119,7 @@ class NGram(BackoffModel, GreedyDrafts):
         self._counts = new if self._counts is None else merge_counts(self._counts, new, self.base)
 
     def estimate(self) -> None:
-        self._settle()
+        self._merge_pending()
         self.set_tables(kneser_ney(self._counted(), self.base))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:

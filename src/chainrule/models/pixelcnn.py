@@ -1,22 +1,22 @@
-"""PixelCNN: gated convolutions over the pixels above and to the left, in two stacks that leave no blind spot.
+"""PixelCNN: gated masked convolutions in a vertical and a horizontal stack, without blind spot.
 
-An image is read row by row, from left to right, and at each pixel channel by channel; P(x) = Π_t P(x_t | x_<t) over
+An image is a sequence in raster order, with the channels of each pixel in turn; P(x) = Π_t P(x_t | x_<t) over
 these H · W · C values. With e the embedded pixels, ∗ a convolution, and glu(a, b) = a ∘ σ(b),
 
     v¹ = V ∗ e + rows + columns                  hⁱ sees v of the row above:  ↓v[r] = v[r − 1]
     h¹ = K ∗ →e + J ↓v¹ + rows + columns         →e[c] = e[c − 1]
-    vˡ⁺¹ = vˡ + glu(Vˡ ∗ norm(vˡ))               rows up to this one, columns on both sides
+    vˡ⁺¹ = vˡ + glu(Vˡ ∗ norm(vˡ))               rows up to this one, all columns
     hˡ⁺¹ = hˡ + Wˡ glu(Kˡ ∗ norm(hˡ) + Jˡ ↓vˡ⁺¹)   this row alone, columns up to this one
     P(x_c | …) = softmax(R relu(A_c norm(hᴸ) + Σ_{c' < c} E_{c c'}[x_{c'}]) + b)      c, c': channels of one pixel
 
 The two stacks, which together see every pixel before this one, are those of van den Oord et al., "Conditional image
 generation with PixelCNN decoders", 2016, and so is the label that shifts every gate (`LabelledPixelCNN`). As in
 `causal_conv`, the gate is the linear one of Dauphin et al., 2017, which is faster than tanh ∘ σ, and dilations widen
-what a stack sees; norms are RMS norms without weights. Rows and columns have a vector each, since where in the image a
-pixel stands says much about it. The channels of a pixel meet in the head alone.
+the receptive field; norms are RMS norms without weights. Rows and columns have learned position embeddings. The
+channels of a pixel interact in the head only.
 
-Writing costs O(1) convolutions a pixel: a row that is complete passes the vertical stack once, and each new pixel the
-horizontal one, both from caches.
+Generation costs O(1) convolutions per pixel: each complete row passes through the vertical stack once, and each new
+pixel through the horizontal one, with cached inputs.
 
 Shape letters: B images, T values, K of them in a chunk, H rows, W columns, C channels, D width, V levels.
 """
@@ -39,24 +39,24 @@ from chainrule.nn.layers import rms_norm
 from chainrule.types import Batch, Sequences, State, merge, select
 
 EMBEDDED = 8
-"""Numbers that a pixel is read as; the first convolution meets many pixels, so they must be few."""
+"""Width of the pixel embeddings; small, because the first convolution covers many pixels."""
 
 
 class PixelCNNConfig(RasterConfig):
     """The defaults have 0.2M parameters."""
 
-    layers: int = Field(7, ge=1, description="gated layers of both stacks")
+    layers: int = Field(7, ge=1, description="number of gated layers")
     width: int = Field(32, ge=1, description="width of the hidden vectors")
-    kernel: int = Field(3, ge=1, description="pixels that a convolution meets side by side; odd")
-    first_kernel: int = Field(7, ge=1, description="the same of the first convolution, which reads the image; odd")
-    cycle: int = Field(2, ge=1, description="dilations double from layer to layer and begin again after so many")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on the output of every gate")
+    kernel: int = Field(3, ge=1, description="kernel size of the convolutions; odd")
+    first_kernel: int = Field(7, ge=1, description="kernel size of the first convolution; odd")
+    cycle: int = Field(2, ge=1, description="dilations double from layer to layer and restart after this many layers")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the output of every gate")
 
     @model_validator(mode="after")
     def _odd_kernels(self) -> Self:
         for name in ("kernel", "first_kernel"):
             if getattr(self, name) % 2 == 0:
-                raise ValueError(f"{name} {getattr(self, name)} has no middle; give an odd number, such as 3")
+                raise ValueError(f"{name} must be odd, got {getattr(self, name)}; try 3")
         return self
 
     @property
@@ -65,19 +65,19 @@ class PixelCNNConfig(RasterConfig):
 
 
 class PixelState(NamedTuple):
-    """What the next pixel is made of. Convolutions are counted from the first, which reads the image itself."""
+    """The values read so far and the cached inputs of all convolutions, the first one included."""
 
-    values: Tensor  # (B, 1 + T) BOS, and those read so far; what stands after them is never looked at
-    positions: Tensor  # (B,) values read so far, BOS among them
-    given: Tensor  # (B, 2D) what is known of the whole image, for both stacks
-    rows: tuple[Tensor, ...]  # (B, D, ·, W) the last complete rows that each convolution will meet again, normalised
-    above: tuple[Tensor, ...]  # (B, W, ·) the joins of the last complete row
-    pixels: tuple[Tensor, ...]  # (B, ·, D) the last pixels of this row that it will meet again, normalised
-    here: Tensor  # (B, C · 2D) what the channels of the next pixel are read from
+    values: Tensor  # (B, 1 + T) BOS and the values read so far; later entries are never read
+    positions: Tensor  # (B,) values read so far, including BOS
+    given: Tensor  # (B, 2D) conditioning vector for both stacks
+    rows: tuple[Tensor, ...]  # (B, D, ·, W) the last complete rows that each convolution needs, normalised
+    above: tuple[Tensor, ...]  # (B, W, ·) vertical-to-horizontal outputs of the last complete row
+    pixels: tuple[Tensor, ...]  # (B, ·, D) the last pixels of this row that it needs, normalised
+    here: Tensor  # (B, C · 2D) head output for the next pixel
 
 
 class Maps(NamedTuple):
-    """All that the stacks compute of whole images: for each convolution what it reads, then what comes of the last."""
+    """Feature maps of whole images: the input of each convolution, and the output of the head."""
 
     vertical: list[Tensor]  # (B, D, H, W)
     horizontal: list[Tensor]
@@ -85,7 +85,7 @@ class Maps(NamedTuple):
 
 
 class PixelCNN(TabledReadout):
-    """Gated convolutions over the pixels above and to the left: the model of choice for small images."""
+    """PixelCNN: gated masked convolutions over the previous pixels in raster order, for small images."""
 
     Config: ClassVar[type[ModelConfig]] = PixelCNNConfig
     task = "images"
@@ -97,7 +97,7 @@ class PixelCNN(TabledReadout):
         channels, height, width = config.shape
         inner, levels = config.width, config.vocabulary
         self.embedding = nn.Embedding(channels * levels, EMBEDDED)
-        with torch.no_grad():  # neighbouring levels begin alike, as they look
+        with torch.no_grad():  # neighbouring levels are initialised to similar vectors
             brightness = torch.linspace(-1, 1, levels)[:, None]
             ramp = brightness * torch.randn(channels, 1, EMBEDDED) + torch.randn(channels, 1, EMBEDDED)
             self.embedding.weight.copy_((ramp + 0.1 * torch.randn(channels, levels, EMBEDDED)).flatten(0, 1))
@@ -111,7 +111,7 @@ class PixelCNN(TabledReadout):
         )
         self.head = matrix(inner, channels * 2 * inner)
         self.pairs = [(earlier, later) for later in range(channels) for earlier in range(later)]
-        self.earlier: nn.Embedding | None = None  # a vector for every level of an earlier channel of the same pixel
+        self.earlier: nn.Embedding | None = None  # embeddings of the earlier channels of the same pixel
         if self.pairs:
             self.earlier = nn.Embedding(len(self.pairs) * levels, 2 * inner)
             nn.init.zeros_(self.earlier.weight)
@@ -131,7 +131,7 @@ class PixelCNN(TabledReadout):
         return Table(self.readout_weight, self.readout_bias)
 
     def given(self, source: Sequences | None, rows: int) -> Tensor:
-        """(B, 2D): what is known of each image before its first pixel. Here it is nothing."""
+        """(B, 2D): conditioning vector of each image; zero for the unconditional model."""
         return self.rows.new_zeros(rows, self.rows.shape[1])
 
     # Whole images
@@ -142,7 +142,7 @@ class PixelCNN(TabledReadout):
         return self._read_out(values, self._maps(values, self.given(batch.source, len(values))))
 
     def _maps(self, values: Tensor, given: Tensor) -> Maps:
-        """Of images (B, T) that may end early; rows below the last value are left out."""
+        """Feature maps of images (B, T) that may be incomplete; rows below the last value are left out."""
         pixels = self._embed(values).permute(0, 3, 1, 2)  # (B, E, H, W)
         places = self.rows[: pixels.shape[2], None] + self.columns + given[:, None, None]  # (B, H, W, 2D)
         for_v, for_h = places.permute(0, 3, 1, 2).chunk(2, dim=1)
@@ -157,18 +157,18 @@ class PixelCNN(TabledReadout):
         return Maps(vertical, horizontal, self.head(rms_norm(h.permute(0, 2, 3, 1))))
 
     def _embed(self, values: Tensor) -> Tensor:
-        """(B, T) to (B, H, W, E), the channels of a pixel added up; values that are missing add nothing."""
+        """(B, T) to (B, H, W, E), summed over the channels of a pixel; missing values add nothing."""
         channels, _, width = self.config.shape
         embedded = self.embedding(values + self._channel(values.shape[1]) * self.vocabulary)  # (B, T, E)
         missing = -values.shape[1] % (channels * width)
         return F.pad(embedded, (0, 0, 0, missing)).view(len(values), -1, width, channels, EMBEDDED).sum(3)
 
     def _channel(self, length: int) -> Tensor:
-        """(T,): which channel a value belongs to."""
+        """(T,): the channel of each value."""
         return torch.arange(length, device=self.device) % self.config.shape[0]
 
     def _read_out(self, values: Tensor, maps: Maps) -> Tensor:
-        """(B, T, 2D) from the heads of all pixels."""
+        """Hidden vectors (B, T, 2D) from the head outputs of all pixels."""
         channels = self.config.shape[0]
         length = values.shape[1]
         heads = maps.heads.reshape(len(values), -1, maps.heads.shape[-1] // channels)[:, :length]
@@ -178,7 +178,7 @@ class PixelCNN(TabledReadout):
         return F.relu(heads + self._channels_before(pixels, self.earlier).flatten(1, 2)[:, :length])
 
     def _channels_before(self, pixels: Tensor, table: nn.Embedding) -> Tensor:
-        """(..., C) values to (..., C, 2D): what each channel learns from those of its pixel before it."""
+        """(..., C) values to (..., C, 2D): the contribution of the previous channels of the same pixel."""
         found = [self.rows.new_zeros(*pixels.shape[:-1], table.embedding_dim)] * pixels.shape[-1]
         for number, (earlier, later) in enumerate(self.pairs):
             found[later] = found[later] + table(pixels[..., earlier] + number * self.vocabulary)
@@ -202,8 +202,8 @@ class PixelCNN(TabledReadout):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(PixelState, state)
-        tokens = tokens.masked_fill(tokens == self.bos, 0)  # BOS is no level; nothing looks at what stands for it
-        last = int(before.positions.max()) + tokens.shape[1]  # values read in the row that is furthest, BOS among them
+        tokens = tokens.masked_fill(tokens == self.bos, 0)  # BOS is not a level; its replacement is never read
+        last = int(before.positions.max()) + tokens.shape[1]  # values read in the longest row, including BOS
         self.require_room(last)
         if tokens.shape[1] > 1 or self.training:
             return self._chunk(tokens, before, last)
@@ -212,7 +212,7 @@ class PixelCNN(TabledReadout):
         return self._steps(tokens, before)
 
     def _chunk(self, tokens: Tensor, before: PixelState, last: int) -> Advance:
-        """Several values at once, by way of the whole image."""
+        """Several values, by a pass over the whole image."""
         places = before.positions[:, None] + torch.arange(tokens.shape[1], device=tokens.device)  # (B, K)
         values = before.values.scatter(1, places, tokens)
         read = values[:, 1 : last + 1]
@@ -222,7 +222,7 @@ class PixelCNN(TabledReadout):
         return Advance(hidden, self._remembered(after, maps))
 
     def _remembered(self, state: PixelState, maps: Maps) -> PixelState:
-        """The state at the next pixel, cut out of whole maps."""
+        """The state at the next pixel, cut out of the feature maps."""
         channels, _, width = self.config.shape
         pixel = (state.positions - 1) // channels
         row, column = pixel // width, pixel % width
@@ -243,7 +243,7 @@ class PixelCNN(TabledReadout):
         )
 
     def _steps(self, tokens: Tensor, state: PixelState) -> Advance:
-        """A single value in every row, where rows stand at different pixels: those at the same one together."""
+        """A single value per row, grouped by rows at the same pixel."""
         places = sorted(set(state.positions.tolist()))
         groups = [(state.positions == place).nonzero()[:, 0] for place in places]
         found = [
@@ -254,9 +254,9 @@ class PixelCNN(TabledReadout):
         return Advance(hidden, select(merge([cast(PixelState, one.state) for one in found]), order))
 
     def _step(self, tokens: Tensor, state: PixelState, position: int) -> Advance:
-        """A single value (B, 1), the same one of every image.
+        """A single value (B, 1) at the same position in every image.
 
-        A pixel that is complete begins the next pixel, and a row that is complete the next row.
+        A complete pixel starts the next one, and a complete row the next row.
         """
         channels, _, width = self.config.shape
         values = state.values.clone() if torch.is_grad_enabled() else state.values
@@ -275,7 +275,7 @@ class PixelCNN(TabledReadout):
         return Advance(F.relu(head)[:, None], state)
 
     def _enter_row(self, state: PixelState, row: int) -> PixelState:
-        """Take the row above, which is complete, through the vertical stack."""
+        """Run the vertical stack on the complete row above."""
         channels, _, width = self.config.shape
         size = channels * width
         x = self._embed(state.values[:, 1 + (row - 1) * size : 1 + row * size]).permute(0, 3, 1, 2)  # (B, E, 1, W)
@@ -293,13 +293,13 @@ class PixelCNN(TabledReadout):
         )
 
     def _enter_pixel(self, state: PixelState, row: int, column: int) -> PixelState:
-        """Take the pixel before the next one through the horizontal stack."""
+        """Run the horizontal stack on the last complete pixel."""
         channels, _, width = self.config.shape
         if column > 0:
             end = 1 + (row * width + column) * channels
             x = self.embedding(state.values[:, end - channels : end] + self._channel(channels) * self.vocabulary).sum(1)
         else:
-            x = state.given.new_zeros(len(state.given), EMBEDDED)  # to the left of the first pixel is nothing
+            x = state.given.new_zeros(len(state.given), EMBEDDED)  # nothing is to the left of the first pixel
         place = (self.rows[row] + self.columns[column] + state.given).chunk(2, dim=-1)[1]
         h = self.first_horizontal.pixel(state.pixels[0], x) + state.above[0][:, column] + place
         inputs = [x]
@@ -317,7 +317,7 @@ class PixelCNN(TabledReadout):
 
     @property
     def _pasts(self) -> list[int]:
-        """Of each convolution: the rows above, or pixels before, that it meets besides the last."""
+        """For each convolution, the number of previous rows or pixels that it needs."""
         return [self.first_vertical.past, *(layer.vertical.past for layer in self._stack)]
 
     @property
@@ -328,14 +328,14 @@ class PixelCNN(TabledReadout):
 def _last(x: Tensor, end: Tensor, count: int, dim: int) -> Tensor:
     """The `count` entries before `end` (B,) along an axis; zeros where there are none."""
     padding = [0, 0] * (x.ndim - 1 - dim) + [count, 0]
-    index = end[:, None] + torch.arange(count, device=x.device)  # padding has moved all by `count`
+    index = end[:, None] + torch.arange(count, device=x.device)  # shifted by the padding
     form = [1] * x.ndim
     form[0], form[dim] = index.shape
     return F.pad(x, padding).take_along_dim(index.view(form), dim=dim)
 
 
 def _pushed(x: Tensor, new: Tensor, dim: int) -> Tensor:
-    """One more entry at the end of an axis, and one less at its beginning."""
+    """Append an entry along an axis and drop the first one."""
     return new if x.shape[dim] == 1 else torch.cat([x, new], dim=dim).narrow(dim, 1, x.shape[dim])
 
 
@@ -344,7 +344,7 @@ class LabelledPixelCNNConfig(PixelCNNConfig, TranslationConfig):
 
 
 class LabelledPixelCNN(PixelCNN, Conditional):
-    """PixelCNN given the class of an image: P(x | label), a vector for each class beside those of rows and columns."""
+    """Class-conditional PixelCNN: P(image | label)."""
 
     Config = LabelledPixelCNNConfig
     config: LabelledPixelCNNConfig

@@ -1,4 +1,4 @@
-"""Taggers: a tag for each word of a sentence."""
+"""Sequence taggers: a tag for each word of a sentence."""
 
 from __future__ import annotations
 
@@ -21,50 +21,52 @@ from chainrule.types import Sequences, State, length_mask
 class TaggerConfig(TranslationConfig):
     """Settings of the tagger; `source_vocabulary` is that of characters."""
 
-    labels: tuple[str, ...] = Field((), description="the tags that the ids stand for; taken from the data")
-    separator: int = Field(0, ge=0, description="the character that ends a word; taken from the tokenizer")
-    words: int = Field(0, ge=0, description="words that are known; those that stand in the training data twice")
+    labels: tuple[str, ...] = Field((), description="names of the tags; taken from the data")
+    separator: int = Field(0, ge=0, description="id of the character that ends a word; taken from the tokenizer")
+    words: int = Field(0, ge=0, description="number of known words; those that occur at least twice in training")
     order: Literal[1, "recurrent"] = Field(
-        1, description="what a tag depends on beside the words: 1: the tag before it; recurrent: all tags before it"
+        1, description="previous tags that a tag depends on; 1: the last one; recurrent: all of them"
     )
-    width: int = Field(256, ge=2, multiple_of=2, description="width of the vectors that words in their sentence have")
-    layers: int = Field(1, ge=1, description="recurrent layers that read the sentence both ways")
+    width: int = Field(256, ge=2, multiple_of=2, description="width of the BiLSTM")
+    layers: int = Field(1, ge=1, description="layers of the BiLSTM")
     word_width: int = Field(100, ge=1, description="width of the word embeddings")
     char_width: int = Field(32, ge=1, description="width of the character embeddings")
     char_filters: int = Field(128, ge=1, description="filters of the character convolution")
     char_kernel: int = Field(5, ge=1, description="kernel size of the character convolution; odd")
-    tag_width: int = Field(32, ge=1, description="width of the vector of a tag")
+    tag_width: int = Field(32, ge=1, description="width of the tag embeddings")
     word_dropout: float = Field(0.1, ge=0, lt=1, description="fraction of words whose embedding is dropped")
-    dropout: float = Field(0.4, ge=0, lt=1, description="on words, between layers and before the readout")
+    dropout: float = Field(0.4, ge=0, lt=1, description="dropout on words, between layers and before the readout")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.labels and len(self.labels) != self.vocabulary:
-            raise ValueError(f"{len(self.labels)} tags are named and vocabulary is {self.vocabulary}; leave one out")
+            raise ValueError(
+                f"there are {len(self.labels)} tags but vocabulary is {self.vocabulary}; leave one of them out"
+            )
         if self.char_kernel % 2 == 0:
             raise ValueError(f"char_kernel must be odd, got {self.char_kernel}; try {self.char_kernel + 1}")
         return self
 
 
 class TaggerState(NamedTuple):
-    words: Tensor  # (B, W, D) words in their sentence; zeros past its last
-    positions: Tensor  # (B,) tags read so far, BOS among them
-    history: LayerState  # of the tags, where all of them matter
+    words: Tensor  # (B, W, D) contextual word vectors; zeros past the last word
+    positions: Tensor  # (B,) tags read so far, including BOS
+    history: LayerState  # of the LSTM over tags; empty for order 1
 
 
 class Tagger(Conditional, TabledReadout):
-    """P(tags | words): a sentence read both ways, and tags that follow from the words and from the tags before.
+    """Sequence tagger, P(tags | words): BiLSTM over words and characters; a tag depends on the previous tags.
 
     With w_n the word vectors, character-level features included (see `WordEncoder`), and BiLSTM that of Graves &
     Schmidhuber (2005), as in Huang et al. (2015),
 
         v = BiLSTM(w_1 … w_N),    h_t = ReLU(A v_t + B g_t + a),    P(y_t | y_<t, s) = softmax(W h_t + b)
 
-    where g_t is the embedding of y_{t−1} (order 1: the sequence-labelling model of the notes), or what an LSTM makes of
-    all tags before t (recurrent). A first-order model has an exact best sequence (see `decoding.structured`).
+    where g_t is the embedding of y_{t−1} (order 1: the sequence-labelling model of the notes), or the output of an LSTM
+    over all tags before t (recurrent). For order 1, Viterbi decoding is exact (see `decoding.structured`).
 
-    A sentence has as many tags as words, and no EOS. The chain rule itself knows no end: past the last word v_t is zero
-    and tags follow from tags alone, so P is normalised over the tag sequences of every length.
+    A sentence has as many tags as words, and no EOS. Past the last word v_t is zero and a tag depends on the previous
+    tags only, so P is normalised over the tag sequences of every length.
     """
 
     Config = TaggerConfig
@@ -122,7 +124,7 @@ class Tagger(Conditional, TabledReadout):
             read, history = self.memory(tags.transpose(0, 1), history)
             tags = read.transpose(0, 1)
         hidden = F.relu(self.from_word(gather_positions(words, where)) + self.from_tags(tags))
-        hidden = self.dropout(hidden.transpose(0, 1)).transpose(0, 1)  # which takes time first
+        hidden = self.dropout(hidden.transpose(0, 1)).transpose(0, 1)  # it expects time first
         return Advance(hidden, TaggerState(words, positions + count, history))
 
 

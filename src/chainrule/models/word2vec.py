@@ -43,9 +43,9 @@ Numbers = npt.NDArray[np.float64]
 
 class Word2VecConfig(ModelConfig):
     algorithm: Literal["skip_gram", "cbow"] = Field(
-        "skip_gram", description="predict the words around a word from it, or a word from those around it"
+        "skip_gram", description="predict the context from the word, or the word from its context"
     )
-    width: int = Field(100, ge=1, description="size of a vector")
+    width: int = Field(100, ge=1, description="width of the word vectors")
     window: int = Field(5, ge=1, description="maximum words on either side; each word draws its own window size")
     negatives: int = Field(5, ge=1, description="weight of the noise relative to the text: k")
     noise: int | None = Field(
@@ -65,7 +65,7 @@ class Word2VecConfig(ModelConfig):
 
 
 class Word2Vec(SparseUpdates, Embedder):
-    """A vector for every word, such that words in similar contexts have similar vectors: CBOW or skip-gram.
+    """Word vectors by skip-gram or CBOW with negative sampling.
 
     For a word x of the text, a word c of its window and noise words n ~ q, q(w) ∝ frequency(w)^¾, with input vectors
     v and output vectors u, the loss is
