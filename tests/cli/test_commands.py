@@ -198,8 +198,8 @@ def test_a_gpt_is_exported_to_hugging_face_and_imported(
 def test_help_of_every_command_has_an_example(chainrule: Command) -> None:
     overview = chainrule("--help").out
     for command in (
-        "compare", "models", "train", "mix", "generate", "translate", "align", "predict", "draw", "embed", "words",
-        "fill", "frontier", "verify", "info", "export", "import",
+        "compare", "models", "train", "mix", "score", "generate", "translate", "align", "predict", "draw", "embed",
+        "words", "fill", "frontier", "verify", "info", "export", "import",
     ):  # fmt: skip
         assert command in overview
         outcome = chainrule(command, "--help")
@@ -208,4 +208,3 @@ def test_help_of_every_command_has_an_example(chainrule: Command) -> None:
         assert f" {command} " in usage
         assert f"chainrule {command}" in text, command
     assert "--resume" in chainrule("train", "--help").out
-    assert chainrule("score", "--help").code == 0

@@ -16,7 +16,9 @@ TINY = 1e-30  # minimum sampling weight, even where rounding leaves none
 
 
 class Ensemble(Blend):
-    """A weighted product of models over one vocabulary: P ∝ Π_i P_i^{w_i}, the average of log-probabilities.
+    """Log-linear interpolation: a weighted average of the models' log-probabilities, renormalised.
+
+        P(x_t | x_<t) ∝ Π_i P_i(x_t | x_<t)^{w_i}
 
     w are the scores of the gate: initially 1 / P, and not normalised once fitted, so that overconfident or
     underconfident parts are also tempered. A token needs probability under all parts with weight, where in a mixture
