@@ -19,7 +19,7 @@ def python(code: str) -> str:
 
 
 def test_the_package_exports_its_public_names_only() -> None:
-    assert set(dir(chainrule)) == {"Run", "check_model", "load", "mix", "train", "__version__"}
+    assert set(dir(chainrule)) == {"Run", "check_model", "compare", "load", "mix", "train", "__version__"}
     for name in set(dir(chainrule)) - {"__version__"}:
         assert getattr(chainrule, name).__name__ == name
     assert f'version = "{chainrule.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

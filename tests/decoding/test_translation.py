@@ -143,7 +143,7 @@ def test_groups_are_of_similar_length_and_bounded():
 
 
 def test_a_language_model_is_refused():
-    with pytest.raises(DecodingError, match="language model, which has no source to translate"):
+    with pytest.raises(DecodingError, match="text model, which has no source to translate"):
         decode_sources(tiny_model("recurrent"), [[1, 0]], Search())
 
 

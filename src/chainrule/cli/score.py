@@ -26,7 +26,7 @@ from chainrule.cli.translate import BatchSize, Beam, LengthCandidates, LengthPen
 from chainrule.errors import ConfigError
 
 if TYPE_CHECKING:
-    from chainrule.tasks.base import TextToken
+    from chainrule.tasks.scoring import TextToken
 
 SURPRISAL_COLOURS = ("#1a9850", "#66bd63", "#a6d96a", "#fee08b", "#fdae61", "#f46d43", "#d73027")
 """Colours of 0–1, 1–2, 2–3, 3–5, 5–8, 8–12 and more bits."""
@@ -105,7 +105,8 @@ def score(
     if task == "likelihood" and references is not None:
         raise ConfigError("--references needs --task translation; add it, or score the file with --data")
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
-    from chainrule.tasks.base import ScoreRequest, require
+    from chainrule.tasks.base import require
+    from chainrule.tasks.scoring import ScoreRequest
     from chainrule.tasks.translation import TranslationRun
 
     if task == "translation":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, cast
@@ -26,7 +26,7 @@ from chainrule.config import DataConfig, RunConfig, Settings, TrainConfig
 from chainrule.data.batching import Feed
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, RunError
-from chainrule.evaluation.likelihood import TokenScore, protocol_for, score
+from chainrule.evaluation.likelihood import protocol_for, score
 from chainrule.evaluation.verify import Finding, verify
 from chainrule.evaluation.verify_parallel import verify_parallel
 from chainrule.families import build
@@ -36,6 +36,7 @@ from chainrule.interface.conditional import ParallelModel
 from chainrule.metrics import HEADLINES, known_metrics
 from chainrule.objectives import Noise
 from chainrule.tasks.notebook import run_html
+from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
@@ -300,43 +301,6 @@ class LikelihoodData(TrainingData[DensityT, RunT]):
 
 
 # Runs
-
-
-class ScoreRequest(NamedTuple):
-    """The options of `chainrule score`; a task refuses those that it has no use for."""
-
-    data: str | None = None
-    text: str | None = None
-    source: str | None = None
-    references: Path | None = None
-    stride: int | None = None
-    per_token: bool = False
-    alternatives: int = 5
-    picture: Path | None = None
-    search: Mapping[str, Any] = {}  # beam, length penalty, ... of a translation search
-    batch: int = 32
-    target_language: str | None = None
-
-    def given(self, *names: str) -> list[str]:
-        """Those of the named options that the user has set."""
-        return [name for name in names if getattr(self, name) not in (None, False)]
-
-
-class TextToken(NamedTuple):
-    """A scored token as text."""
-
-    piece: str
-    score: TokenScore
-    alternatives: tuple[str, ...]
-
-
-class ScoreReport(NamedTuple):
-    """The result of a score request: plain values, the rows that a table shows, and what goes beside them."""
-
-    values: dict[str, Any]
-    rows: dict[str, Any]
-    tables: Mapping[str, Mapping[str, Any]] = {}
-    tokens: Sequence[TextToken] = ()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -21,15 +21,8 @@ from chainrule.features.encoders import RunEncoder
 from chainrule.interface.base import NeuralModel
 from chainrule.interface.capabilities import FitsStatistics
 from chainrule.metrics import score_rows
-from chainrule.tasks.base import (
-    HeldOut,
-    LikelihoodData,
-    RunT,
-    ScoreReport,
-    ScoreRequest,
-    TokenizerRun,
-    TrainingBatches,
-)
+from chainrule.tasks.base import HeldOut, LikelihoodData, RunT, TokenizerRun, TrainingBatches
+from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tokenizers import Tokenizer
 from chainrule.tokenizers.huggingface import HuggingFace
 from chainrule.training.checkpoint import RunFolder

@@ -27,7 +27,8 @@ from chainrule.families import single_families
 from chainrule.interface.base import AutoregressiveModel, Model, NeuralModel
 from chainrule.interface.conditional import Conditional
 from chainrule.metrics import score_rows
-from chainrule.tasks.base import HeldOut, LikelihoodData, ScoreReport, ScoreRequest, Task, TrainingBatches, require
+from chainrule.tasks.base import HeldOut, LikelihoodData, Task, TrainingBatches, require
+from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tasks.sequences import ComparisonData, SequenceRun, SequenceSplits, SpeedPrompt
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences

@@ -22,7 +22,7 @@ from chainrule.evaluation.labels import LabelScore, draw_confusion, label_score
 from chainrule.evaluation.likelihood import protocol_for, surprisals
 from chainrule.metrics import score_rows
 from chainrule.models.classifier import Classifier
-from chainrule.tasks.base import ScoreReport, Task, TrainingBatches, refuse_pairs
+from chainrule.tasks.base import Task, TrainingBatches, refuse_pairs
 from chainrule.tasks.examples import (
     WINDOW,
     ExampleData,
@@ -34,6 +34,7 @@ from chainrule.tasks.examples import (
     in_groups,
     in_windows,
 )
+from chainrule.tasks.scoring import ScoreReport
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Record, Reporter
 from chainrule.types import Sequences

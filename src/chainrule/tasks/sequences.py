@@ -16,7 +16,8 @@ from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
 from chainrule.metrics import score_rows
-from chainrule.tasks.base import Run, ScoreReport, ScoreRequest, TextToken, TokenizerRun
+from chainrule.tasks.base import Run, TokenizerRun
+from chainrule.tasks.scoring import ScoreReport, ScoreRequest, TextToken
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 

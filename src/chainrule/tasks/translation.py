@@ -35,7 +35,8 @@ from chainrule.interface.base import AutoregressiveModel, DensityModel, NeuralMo
 from chainrule.interface.capabilities import FitsStatistics, is_right_to_left
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, ParallelModel
 from chainrule.tasks import load
-from chainrule.tasks.base import HeldOut, LikelihoodData, ScoreReport, ScoreRequest, Task, TrainingBatches
+from chainrule.tasks.base import HeldOut, LikelihoodData, Task, TrainingBatches
+from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tasks.sequences import ScoredCorpus, TokenRun
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder

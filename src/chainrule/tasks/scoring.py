@@ -1,0 +1,46 @@
+"""What `chainrule score` asks of a run, and what a run answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chainrule.evaluation.likelihood import TokenScore
+
+
+class ScoreRequest(NamedTuple):
+    """The options of `chainrule score`; a task refuses those that it has no use for."""
+
+    data: str | None = None
+    text: str | None = None
+    source: str | None = None
+    references: Path | None = None
+    stride: int | None = None
+    per_token: bool = False
+    alternatives: int = 5
+    picture: Path | None = None
+    search: Mapping[str, Any] = {}  # beam, length penalty, ... of a translation search
+    batch: int = 32
+    target_language: str | None = None
+
+    def given(self, *names: str) -> list[str]:
+        """Those of the named options that the user has set."""
+        return [name for name in names if getattr(self, name) not in (None, False)]
+
+
+class TextToken(NamedTuple):
+    """A scored token as text."""
+
+    piece: str
+    score: TokenScore
+    alternatives: tuple[str, ...]
+
+
+class ScoreReport(NamedTuple):
+    """The result of a score request: plain values, the rows that a table shows, and what goes beside them."""
+
+    values: dict[str, Any]
+    rows: dict[str, Any]
+    tables: Mapping[str, Mapping[str, Any]] = {}
+    tokens: Sequence[TextToken] = ()
