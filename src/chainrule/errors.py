@@ -51,7 +51,10 @@ class MissingExtra(ChainruleError):
     """An optional dependency is not installed."""
 
     def __init__(self, need: str, extra: str) -> None:
-        super().__init__(f'{need} needs an optional dependency; install it with: pip install "chainrule[{extra}]"')
+        super().__init__(
+            f"{need} needs the optional dependency chainrule[{extra}]; "
+            f'install it in your clone: pip install -c constraints.txt -e ".[{extra}]"'
+        )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -168,6 +168,7 @@ def test_a_part_without_weight_is_left_out_of_the_mixture():
     good = random.exponential(size=4000).astype(np.float32)
     other = random.exponential(size=4000).astype(np.float32)
     assert useful_parts({"good": good, "other": other, "bad": good + 5}) == ["good", "other"]
+    assert useful_parts({"bad": good + 5, "good": good, "worse": good + 6}) == ["bad", "good"]  # never fewer than two
 
 
 def test_a_larger_budget_gives_a_wider_model():

@@ -204,15 +204,15 @@ def fit_mixture(
 
 
 def useful_parts(nats: Mapping[str, npt.NDArray[np.float32]]) -> list[str]:
-    """The models with a weight above MIN_WEIGHT in a fixed-weight mixture of all, fitted by EM on held-out data."""
+    """At least two models: those with a weight above MIN_WEIGHT in a fixed-weight mixture of all, fitted by EM."""
     names = list(nats)
     probabilities = np.exp(-np.stack([nats[name].astype(np.float64) for name in names], axis=1))  # (N, P)
     weights = np.full(len(names), 1 / len(names))
     for _ in range(100):
         joint = weights * probabilities
         weights = (joint / joint.sum(1, keepdims=True)).mean(0)
-    kept = [name for name, weight in zip(names, weights, strict=True) if weight >= MIN_WEIGHT]
-    return kept if len(kept) > 1 else names
+    largest = np.argsort(-weights, kind="stable")[:2]  # a mixture has at least two parts
+    return [name for index, name in enumerate(names) if weights[index] >= MIN_WEIGHT or index in largest]
 
 
 class _Relay(Reporter):
