@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-slow check format bench docs clean
 
-demo: .venv/ready  ## an n-gram model in seconds, then three families compared: at most three minutes
+demo: .venv/ready  ## an n-gram model in seconds, then every family compared: at most three minutes
 	$(BIN)/python examples/demo.py
 
 test: .venv/ready-dev  ## every test but the slow ones
