@@ -100,7 +100,7 @@ def test_the_mixture_of_all_families_leads_a_comparison_on_tiny_shakespeare_in_t
 ) -> None:
     results = compare(str(real_data("tinyshakespeare") / "input.txt"), out=tmp_path / "comparison", minutes=10)
     best = results.rows[0]
-    measure(f"nats/char of {best.name}", best.nats_per_token, stated=1.315)
+    measure(f"nats/char of {best.name}", best.nats_per_token, stated=1.317)
     assert best.kind == "mixture"
 
 

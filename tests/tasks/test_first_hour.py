@@ -115,6 +115,18 @@ def test_progress_off_a_terminal_is_a_line_at_the_start_every_half_minute_and_at
     assert found == ["training", "training: 50%, 31 s · loss 2.000", "training: 100%, 61 s · loss 1.000"]
 
 
+def test_short_stages_off_a_terminal_are_announced_once_and_not_closed() -> None:
+    stream, now = io.StringIO(), [0.0]
+    lines = LogLines(Console(file=stream, width=200), clock=lambda: now[0])
+    for _ in range(3):
+        lines.preparing("tokenizing", 1, 1)
+    lines.begin("scoring")
+    now[0] = 2.0
+    lines.update(1.0, {})
+    lines.end()
+    assert stream.getvalue().splitlines() == ["tokenizing", "scoring", "scoring: done, 2 s"]
+
+
 def test_no_blank_lines_are_printed_off_a_terminal(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
     outcome = chainrule("train", "ngram", "--data", text_file, "--out", tmp_path / "run")
     lines = outcome.err.splitlines()

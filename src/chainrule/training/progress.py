@@ -52,12 +52,15 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class LogLines(Reporter):
-    """Progress as lines of text, for pipes and log files: at the start of a stage, every 30 seconds, and at its end."""
+    """Progress as lines of text, for pipes and log files: at the start of a stage, every 30 seconds, and at its end.
+
+    Stages of less than a second have no last line, and one that is repeated is announced once.
+    """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.console = console
         self.clock = clock
-        self.label = ""
+        self.label = self.announced = ""
         self.progress = 0.0
         self.metrics = ""
         self.began = self.printed = clock()
@@ -65,7 +68,9 @@ class LogLines(Reporter):
     def begin(self, label: str) -> None:
         self.label, self.progress, self.metrics = label, 0.0, ""
         self.began = self.printed = self.clock()
-        self._print(label)
+        if label != self.announced:
+            self._print(label)
+        self.announced = label
 
     def preparing(self, stage: str, done: int, total: int) -> None:
         if stage != self.label:
@@ -87,9 +92,9 @@ class LogLines(Reporter):
         self._print(f"step {record['step']}: {progress_line(record)}")
 
     def end(self) -> None:
-        if self.label:
+        if self.label and self.clock() - self.began >= 1.0:
             self._line("done" if self.progress >= 1.0 else f"ended at {self.progress:.0%}")
-            self.label = ""
+        self.label = ""
 
     def _line(self, state: str) -> None:
         parts = [f"{self.label}: {state}, {self.clock() - self.began:,.0f} s", *filter(None, [self.metrics])]
