@@ -141,7 +141,7 @@ def test_dates_are_translated_almost_without_a_mistake_after_three_to_six_minute
     )
     sources, references = zip(*date_pairs()["test"], strict=True)
     found = run.score_translations(sources, references, Search(beam=1)).exact_match
-    measure("exact matches", found, stated=stated, tolerance=0.005, higher_is_better=True)
+    measure("exact matches", found, stated=stated, tolerance=0.005, higher_is_better=True, goal=0.99)
 
 
 class Round(NamedTuple):
@@ -171,6 +171,9 @@ CAPTIONS = {
         ],
     ),
 }
+
+
+GOALS = {"transformer": 38.0, "fat": 36.0, "seq2seq": 34.0}  # BLEU; a single fat has not reached its goal so far
 
 
 @pytest.mark.slow
@@ -204,4 +207,4 @@ def test_captions_are_translated_after_65_to_80_minutes_of_one_core(
         gzip.decompress(Path(side["test_2016_flickr"]).read_bytes()).decode().splitlines() for side in (english, german)
     )
     found = run.score_translations(sources, references, Search(beam=5)).bleu
-    measure("BLEU, beam 5", found, stated=stated, higher_is_better=True)
+    measure("BLEU, beam 5", found, stated=stated, higher_is_better=True, goal=GOALS[family])

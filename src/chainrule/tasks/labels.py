@@ -58,6 +58,11 @@ class LabelPrediction(NamedTuple):
 class ConfusionRun(PredictionRun[NeuralT_co]):
     """A run whose score has a confusion matrix."""
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the target ids."""
+        return tuple(self.config.model["labels"])
+
     def report(self, found: Settings, picture: Path | None) -> ScoreReport:
         assert isinstance(found, LabelScore)
         if picture is not None:
@@ -72,10 +77,6 @@ class LabelRun(ConfusionRun[Classifier]):
 
     model_type = Classifier
     does = "labels texts"
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.model.config.labels
 
     def predict(self, texts: str | Iterable[str], *, window: int = WINDOW) -> Iterator[LabelPrediction | None]:
         """The label of each text, in order; None for an empty one. There may be any number of texts."""

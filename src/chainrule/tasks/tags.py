@@ -53,10 +53,6 @@ class TagRun(ConfusionRun[Tagger]):
     model_type = Tagger
     does = "tags words"
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.model.config.labels
-
     def tag(
         self,
         sentences: Iterable[Sequence[str]],
