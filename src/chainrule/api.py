@@ -57,6 +57,7 @@ def train(
     keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    device = choose_device(config.device)  # before the data is read, which may take long
     stored = folder if resumed else start.folder if start is not None else None
     data = open_data(config, reporter, stored=stored)
     for warning in data.warnings:
@@ -64,7 +65,7 @@ def train(
     run: Run = data.train(
         config,
         folder,
-        device=choose_device(config.device),
+        device=device,
         reporter=reporter,
         start=start,
         resume=resumed,
