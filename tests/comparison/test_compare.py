@@ -15,7 +15,7 @@ import pytest
 
 from chainrule.comparison.compare import compare, useful_parts
 from chainrule.comparison.folder import ComparisonFolder
-from chainrule.comparison.plan import dropout_for, make_jobs, parameter_count, split_config, width_for
+from chainrule.comparison.plan import make_jobs, split_config
 from chainrule.comparison.runner import failure_reason
 from chainrule.errors import ConfigError, RunError
 from chainrule.families import FAMILIES
@@ -171,12 +171,6 @@ def test_a_part_without_weight_is_left_out_of_the_mixture():
     assert useful_parts({"bad": good + 5, "good": good, "worse": good + 6}) == ["bad", "good"]  # never fewer than two
 
 
-def test_a_larger_budget_gives_a_wider_model():
-    widths = [width_for("gpt", SIZES, operations) for operations in (1e11, 1e13, 1e15)]
-    assert widths == sorted(set(widths))
-    assert parameter_count("gpt", SIZES, widths[1]) < parameter_count("gpt", SIZES, widths[2])
-
-
 @pytest.mark.parametrize("family", TextComparison.families())
 def test_every_family_gets_valid_settings(family):
     [job] = make_jobs(
@@ -184,10 +178,6 @@ def test_every_family_gets_valid_settings(family):
     )
     model = FAMILIES[family].Config.parse({"vocabulary": 65, **job.model})
     assert model.vocabulary == 65
-
-
-def test_dropout_increases_with_the_number_of_epochs():
-    assert [dropout_for(epochs) for epochs in (1, 5, 10, 40)] == [0.0, 0.1, 0.2, 0.3]
 
 
 def test_the_reason_of_a_failure_is_the_signal_or_the_last_line_of_the_log(tmp_path):
