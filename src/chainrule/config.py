@@ -98,7 +98,10 @@ class DataConfig(Settings):
         0.1, gt=0, lt=1, description="fraction of the training data that is validation data if `valid` is not given"
     )
     valid_at: Literal["end", "start"] = Field("end", description="where that fraction is; end: before the test data")
-    field: str = Field("text", description="field of a JSON or Parquet record that contains the text")
+    field: Column = Field(
+        "text",
+        description="field (a.b: b inside a) of a record, or name or number of a column of a table, with the text",
+    )
     unit: Literal["auto", "stream", "documents"] = Field(
         "auto",
         description="one long text, or one sequence per line or record; auto: documents if records",
@@ -150,7 +153,8 @@ class DataConfig(Settings):
     image: ImageForm | None = Field(None, description="images: their format; detected in the data, not set by users")
 
     tag_column: Column | None = Field(
-        None, description="tagging: CoNLL-U name or number (from 1) of the tag column; none: UPOS, or the last column"
+        None,
+        description="tagging: name (UPOS, ner, …) or number (from 1) of the tag column; none: UPOS, or the last column",
     )
     passage_length: int = Field(200, ge=2, description="reading: tokens per passage of a long context")
     passage_stride: int = Field(150, ge=1, description="reading: tokens between the starts of consecutive passages")

@@ -1,8 +1,9 @@
-"""Sentences with one tag per word: CoNLL-U, and plain columns with a blank line between sentences.
+"""Sentences with one tag per word: CoNLL-U, and columns as in CoNLL-2000 and 2003, with a blank line between sentences.
 
 CoNLL-U (universaldependencies.org/format.html) has ten tab-separated columns. Its syntactic words are tagged; multiword
 tokens (`1-2  don't`) and empty nodes (`8.1`) have no tag and are skipped. Other files have the word in the first column
-and its tag in `data.tag_column`, by default the last.
+and its tag in `data.tag_column`, by default the last; three to five columns have the names of CoNLL's shared tasks
+(word, pos, chunk, ner). Lines with -DOCSTART-, which separate documents, are skipped.
 
 A sentence is encoded as characters, with a line end after each word, so that a model also sees the characters of unseen
 words.
@@ -25,6 +26,14 @@ from chainrule.tokenizers import Tokenizer, train_tokenizer
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 FORM = COLUMNS.index("FORM")
+SHARED_TASK_COLUMNS = {
+    2: ("word", "tag"),
+    3: ("word", "pos", "chunk"),
+    4: ("word", "pos", "chunk", "ner"),
+    5: ("word", "lemma", "pos", "chunk", "ner"),
+}
+"""Names of columns by their number: CoNLL-2000, CoNLL-2003 in English and in German."""
+DOCUMENT_START = "-DOCSTART-"
 WORD_ID, OTHER_ID = re.compile(r"\d+"), re.compile(r"\d+-\d+|\d+\.\d+")
 END_OF_WORD = "\n"
 
@@ -83,6 +92,9 @@ def _words(path: Path, config: DataConfig) -> Iterator[_Word | None]:
         if universal and line.startswith("#"):
             continue
         cells = line.split("\t") if "\t" in line else line.split()
+        if cells[0] == DOCUMENT_START:
+            yield None
+            continue
         if column is None:
             universal = universal or (len(cells) == len(COLUMNS) and WORD_ID.fullmatch(cells[0]) is not None)
             column = _tag_column(config.tag_column, len(cells), where, universal=universal)
@@ -118,8 +130,14 @@ def _tag_column(wanted: str | None, count: int, where: str, *, universal: bool) 
         raise DataError(f"{where} has a word and no tag; give a word and its tag on every line, separated by a tab")
     if wanted is None:
         return count - 1
+    names = SHARED_TASK_COLUMNS.get(count, ())
+    if wanted.lower() in names[1:]:
+        return names.index(wanted.lower())
     if not (wanted.isdecimal() and 2 <= int(wanted) <= count):
-        raise ConfigError(f"data.tag_column is {wanted!r}, and {where} has the columns 2 to {count}; give its number")
+        known = f" ({', '.join(names[1:])})" if names else ""
+        raise ConfigError(
+            f"data.tag_column is {wanted!r}, and {where} has the columns 2 to {count}{known}; give its number"
+        )
     return int(wanted) - 1
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chainrule.data.records import as_text, missing_field
+from chainrule.data.records import as_text, outer_field, value_at
 from chainrule.data.source import Normalisation, TextSource, Unit
 from chainrule.errors import DataError, MissingExtra, nearest
 
@@ -39,11 +39,10 @@ class HubSource(TextSource):
     def documents(self) -> Iterator[str]:
         where = f"{self.spec!r}, split {self.split!r},"
         split = self._split()
-        if self.field not in split.column_names:
-            raise missing_field(where, self.field, split.column_names)
-        for batch in split.select_columns([self.field]).iter(batch_size=1024):
-            for value in batch[self.field]:
-                yield as_text(value, where, self.field)
+        column = outer_field(self.field, split.column_names, where)
+        for batch in split.select_columns([column]).iter(batch_size=1024):
+            for value in batch[column]:
+                yield as_text(value_at({column: value}, self.field, where), where, self.field)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every record with all fields."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import Any
 from chainrule.config import DataConfig
 from chainrule.data.builtin import BUILTIN, DatePairs
 from chainrule.data.hub import HubSource, is_saved_dataset, open_hub, open_saved
-from chainrule.data.records import JSON_LINES, as_text, missing_field, read_records
+from chainrule.data.records import JSON_LINES, as_text, missing_field, read_records, value_at
 from chainrule.data.source import Normalisation, Pair, PairSource, Split
-from chainrule.data.text import file_identity, find_files, form_of, read_every_line
+from chainrule.data.tables import is_comma_separated
+from chainrule.data.text import file_identity, find_files, form_of, read_every_line, table_rows
 from chainrule.errors import DataError, nearest
 
-REMEDY = "give pairs: --source and --target, a .tsv or .jsonl file, hub:NAME:CONFIG or builtin:dates"
+REMEDY = "give pairs: --source and --target, a .tsv, .csv or .jsonl file, hub:NAME:CONFIG or builtin:dates"
 PAIRED = ("dates",)  # builtin pairs
 LANGUAGE = re.compile(r"[a-z]{2}")
 LANGUAGES = re.compile(r"(?:^|[-_.])([a-z]{2,3})[-_]([a-z]{2,3})$")  # at the end of a config name: de-en
@@ -111,33 +112,39 @@ class PairsInFiles(PairSource):
 
 @dataclass(frozen=True, kw_only=True)
 class PairColumns(PairsInFiles):
-    """Two columns of tab-separated files, by number, or by name if the first line is a header."""
+    """Two columns of tables, by number, or by name if the first line is a header."""
 
     def pairs(self) -> Iterator[Pair]:
-        """A line with too few columns has an empty side, except the first, which raises DataError."""
+        """A row with too few columns has an empty side, except the first, which raises DataError."""
         for path in self.files:
-            lines = read_every_line(path)
-            first = next(lines, None)
+            rows = self._rows(path)
+            first = next(rows, None)
             if first is None:
                 continue
             columns = self._columns(first, path)
             if self._numbered:
-                lines = chain([first], lines)
-            for line in lines:
-                cells = dict(enumerate(line.split("\t")))
+                rows = chain([first], rows)
+            for row in rows:
+                cells = dict(enumerate(row))
                 yield Pair(*(cells.get(column, "") for column in columns))
+
+    def _rows(self, path: Path) -> Iterator[list[str]]:
+        """Every line of a table by tabs, blank ones too, since they count as pairs dropped; the rows of a .csv."""
+        if is_comma_separated(form_of(path)):
+            return (row.cells for row in table_rows(path))
+        return (line.split("\t") for line in read_every_line(path))
 
     @property
     def _numbered(self) -> bool:
         return all(name.isdecimal() and int(name) for name in self.names)
 
-    def _columns(self, first: str, path: Path) -> tuple[int, int]:
-        cells = first.split("\t")
+    def _columns(self, cells: Sequence[str], path: Path) -> tuple[int, int]:
         where = f"line 1 of {str(path)!r}"
         if self._numbered:
             columns = [int(name) - 1 for name in self.names]
-            if first and max(columns) >= len(cells):
-                raise DataError(f"{where} has {len(cells)} columns (by tab), no column {max(columns) + 1}; {REMEDY}")
+            if any(cells) and max(columns) >= len(cells):
+                by = "comma" if is_comma_separated(form_of(path)) else "tab"
+                raise DataError(f"{where} has {len(cells)} columns (by {by}), no column {max(columns) + 1}; {REMEDY}")
             return columns[0], columns[1]
         for side, name in self.names._asdict().items():
             if name not in cells:
@@ -199,9 +206,7 @@ def pair_of(record: Mapping[str, Any], where: str, names: Pair) -> Pair:
     texts = []
     for side, name in names._asdict().items():
         setting = f"data.{side}_field"
-        if name not in record:
-            raise missing_field(where, name, record, setting=setting)
-        texts.append(as_text(record[name], where, name, setting=setting))
+        texts.append(as_text(value_at(record, name, where, setting=setting), where, name, setting=setting))
     return Pair(*texts)
 
 

@@ -1,10 +1,10 @@
-"""Records: JSON lines and Parquet, of which one named field is the text."""
+"""Records: JSON lines and Parquet, of which one named field is the text; `a.b` is the field b inside the field a."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,27 @@ def missing_field(where: str, field: str, fields: Iterable[str], *, setting: str
     return DataError(f"{where} has no field {field!r}, only {', '.join(known) or 'none'}; {remedy}")
 
 
+def value_at(record: Mapping[str, Any], field: str, where: str, *, setting: str = "data.field") -> Any:
+    """Return the value of a field, which may be inside others: `data.title`."""
+    if field in record:
+        return record[field]
+    value: Any = record
+    for name in field.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            raise missing_field(where, field, field_names(record), setting=setting)
+        value = value[name]
+    return value
+
+
+def field_names(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of all fields that have a value, those inside others as `outer.inner`."""
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{inner}" for inner in field_names(value))
+        else:
+            yield name
+
+
 def as_text(value: object, where: str, field: str, *, setting: str = "data.field") -> str:
     """Return the text of a field; null is empty."""
     if value is None:
@@ -37,12 +58,18 @@ def as_text(value: object, where: str, field: str, *, setting: str = "data.field
     return value
 
 
+def outer_field(field: str, columns: Sequence[str], where: str) -> str:
+    """Return the column that contains a field, possibly inside it."""
+    found = [column for column in columns if field == column or field.startswith(f"{column}.")]
+    if not found:
+        raise missing_field(where, field, columns)
+    return max(found, key=len)
+
+
 def read_json_lines(path: Path, field: str) -> Iterator[str]:
     """Yield the field of every record."""
     for where, record in read_records(path):
-        if field not in record:
-            raise missing_field(where, field, record)
-        yield as_text(record[field], where, field)
+        yield as_text(value_at(record, field, where), where, field)
 
 
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,11 +108,10 @@ def read_parquet(path: Path, field: str) -> Iterator[str]:
     with open_bytes(path) as file:
         try:
             table = pyarrow.parquet.ParquetFile(file)
-            if field not in table.schema_arrow.names:
-                raise missing_field(repr(str(path)), field, table.schema_arrow.names)
-            for batch in table.iter_batches(batch_size=1024, columns=[field]):
+            column = outer_field(field, table.schema_arrow.names, repr(str(path)))
+            for batch in table.iter_batches(batch_size=1024, columns=[column]):
                 for value in batch.column(0).to_pylist():
-                    yield as_text(value, repr(str(path)), field)
+                    yield as_text(value_at({column: value}, field, repr(str(path))), repr(str(path)), field)
         except pyarrow.ArrowException as error:
             reason = str(error).split("\n")[0]
             raise DataError(f"{str(path)!r} is not a readable Parquet file: {reason}; write it again") from None

@@ -16,18 +16,24 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from chainrule.config import DataConfig
 from chainrule.data.builtin import open_builtin
 from chainrule.data.compression import COMPRESSED, open_bytes
+from chainrule.data.fasta import has_few_records, is_fasta, sequences
 from chainrule.data.hub import is_saved_dataset, open_hub, open_saved
-from chainrule.data.records import JSON_LINES, read_json_lines, read_parquet
+from chainrule.data.records import JSON_LINES, as_text, missing_field, read_json_lines, read_parquet
 from chainrule.data.source import LONGEST_LINE, TextSource, Unit, cut, normalisation_of
+from chainrule.data.tables import TEXT_NAMES, Row, first_known, is_comma_separated, is_header, names_of, rows_of
 from chainrule.errors import DataError
 
 CHUNK = 1 << 20  # bytes read at a time
 SPOOLED = "standard input"  # name of the temporary file with the content of a pipe
 SAMPLE = 1 << 13  # bytes read to tell text files from binary ones
+TABLES = (".csv", ".tsv")
+
+Form = Literal["text", "JSON lines", "Parquet", "table", "FASTA"]
 
 
 def open_source(spec: str, config: DataConfig) -> TextSource:
@@ -44,7 +50,7 @@ def open_source(spec: str, config: DataConfig) -> TextSource:
         files, skipped = find_files(spec)
     except OSError as error:  # folder not accessible, name too long, no space for the content of a pipe
         raise DataError(f"{spec[:80]!r} cannot be read: {error.strerror}; give the path of a text file") from None
-    records = [is_records(path) for path in files]
+    records = [content_form(path, config.field) != "text" for path in files]
     if any(records) and not all(records):
         text, record = files[records.index(False)], files[records.index(True)]
         raise DataError(
@@ -53,12 +59,20 @@ def open_source(spec: str, config: DataConfig) -> TextSource:
         )
     return FileSource(
         spec=spec,
-        unit=unit or ("documents" if records[0] else "stream"),
+        unit=unit or _default_unit(files[0], config.field),
         normalisation=normalisation,
         files=files,
         skipped=skipped,
         field=config.field,
     )
+
+
+def _default_unit(path: Path, field: str) -> Unit:
+    """Records are documents, except a few long sequences."""
+    form = content_form(path, field)
+    if form == "FASTA":
+        return "stream" if has_few_records(path) else "documents"
+    return "stream" if form == "text" else "documents"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,47 +84,115 @@ class FileSource(TextSource):
     field: str
 
     @property
+    def form(self) -> Form:
+        """The format of the files, as recognised."""
+        return content_form(self.files[0], self.field)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        if not self.skipped:
-            return ()
-        return (f"{self.spec!r}: skipped {len(self.skipped)} files that are not text, e.g. {self.skipped[0].name!r}",)
+        found = []
+        if self.skipped:
+            example = self.skipped[0].name
+            found.append(f"{self.spec!r}: skipped {len(self.skipped)} files that are not text, e.g. {example!r}")
+        if form_of(self.files[0]) in TABLES and self.form == "text":
+            found.append(
+                f"{self.spec!r} is read as plain text with its separators, since no header names a text column; "
+                "data.field=2 reads the second column only"
+            )
+        return tuple(found)
 
     def identity(self) -> tuple[object, ...]:
         if self.files[0].name == SPOOLED:
-            return ("pipe", _digest(self.files[0]))
-        field = self.field if is_records(self.files[0]) else None
-        return ("files", field, *(file_identity(path) for path in self.files))
+            return ("pipe", self.form, _digest(self.files[0]))
+        field = None if self.form in ("text", "FASTA") else self.field
+        return ("files", self.form, field, *(file_identity(path) for path in self.files))
 
     def origins(self) -> frozenset[str]:
         return frozenset(str(path.resolve()) for path in self.files)
 
     def stream(self) -> Iterator[str]:
         """Insert a newline between files and between records that do not end with one."""
+        if self.form != "text":
+            for text in self.documents():
+                yield text if text.endswith("\n") else text + "\n"
+            return
         last = "\n"
         for path in self.files:
-            if is_records(path):
-                for text in self._records(path):
-                    yield text if text.endswith("\n") else text + "\n"
-                continue
             for index, chunk in enumerate(read_text(path)):
                 yield "\n" + chunk if index == 0 and last != "\n" else chunk
                 last = chunk[-1]
 
     def documents(self) -> Iterator[str]:
         for path in self.files:
-            yield from self._records(path) if is_records(path) else read_lines(path)
+            yield from self._documents(path)
 
-    def _records(self, path: Path) -> Iterator[str]:
-        return (read_parquet if form_of(path) == ".parquet" else read_json_lines)(path, self.field)
+    def _documents(self, path: Path) -> Iterator[str]:
+        match content_form(path, self.field):
+            case "Parquet":
+                return read_parquet(path, self.field)
+            case "JSON lines":
+                return read_json_lines(path, self.field)
+            case "table":
+                return _read_column(path, self.field)
+            case "FASTA":
+                return sequences(read_every_line(path), path)
+            case "text":
+                return read_lines(path)
+
+
+def content_form(path: Path, field: str) -> Form:
+    """Recognise the format of a file: by its suffix, a table by its header too, FASTA by its first lines too."""
+    form = form_of(path)
+    if form in JSON_LINES:
+        return "JSON lines"
+    if form == ".parquet":
+        return "Parquet"
+    if form in TABLES:
+        return "text" if _text_column(path, field) is None else "table"
+    return "FASTA" if is_fasta(path, form) else "text"
+
+
+def _text_column(path: Path, field: str) -> int | None:
+    """Return the column of a table that is the text, from 0; None if nothing names one."""
+    try:
+        first = next(table_rows(path), None)
+    except DataError:  # not CSV, or not even text: reported where the file is read
+        return None
+    cells = [] if first is None else [cell.strip() for cell in first.cells]
+    if field.isdecimal():
+        if not 1 <= int(field) <= len(cells):
+            raise DataError(f"{str(path)!r} has {len(cells)} columns and no column {field}; set data.field")
+        return int(field) - 1
+    if field in cells:
+        return cells.index(field)
+    if field != DataConfig.model_fields["field"].default:
+        raise missing_field(repr(str(path)), field, cells)
+    # a single column is a table only if it is named as asked; prose with commas is no table either
+    return first_known(names_of(cells), TEXT_NAMES) if len(cells) > 1 else None
+
+
+def _read_column(path: Path, field: str) -> Iterator[str]:
+    """Yield the text column of a table, without its header."""
+    column = _text_column(path, field)
+    assert column is not None
+    for index, (number, cells) in enumerate(table_rows(path)):
+        named = not field.isdecimal() or is_header(cells) or names_of(cells)[column] in TEXT_NAMES
+        if index == 0 and named:
+            continue
+        if column >= len(cells):
+            where = f"line {number:,} of {str(path)!r}"
+            raise DataError(f"{where} has {len(cells)} columns and no text in column {column + 1}; fix the line")
+        yield as_text(cells[column], f"line {number:,} of {str(path)!r}", field)
+
+
+def table_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a table that are not blank."""
+    return rows_of(read_every_line(path), path, commas=is_comma_separated(form_of(path)))
 
 
 def form_of(path: Path) -> str:
     """Return the suffix that determines the format of a file, ignoring compression."""
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
-
-
-def is_records(path: Path) -> bool:
-    return form_of(path) in (*JSON_LINES, ".parquet")
 
 
 def file_identity(path: Path) -> tuple[str, int, int]:
@@ -216,7 +298,7 @@ def _folder_files(folder: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         for name in names:
             path = Path(parent, name)
             if not name.startswith(".") and path.is_file() and path.stat().st_size:
-                (kept if is_records(path) or _is_text(path) else skipped).append(path)
+                (kept if form_of(path) in (*JSON_LINES, ".parquet") or _is_text(path) else skipped).append(path)
     if not kept:
         raise DataError(f"folder {str(folder)!r} contains no text files; give a folder of UTF-8 text or a file")
     return tuple(sorted(kept)), tuple(sorted(skipped))

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from chainrule.config import RunConfig, Settings
+from chainrule.config import DataConfig, RunConfig, Settings
 from chainrule.data.cleaning import sentence
 from chainrule.data.examples import PreparedExamples, shortened
-from chainrule.data.labelled import encode_labelled, encode_text, prepare_labelled, read_labelled
+from chainrule.data.labelled import choose_columns, encode_labelled, encode_text, prepare_labelled, read_labelled
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import normalisation_of
 from chainrule.errors import ConfigError
@@ -148,11 +148,16 @@ class LabelData(ExampleData[Classifier, LabelRun]):
     model_type = Classifier
     run_type = LabelRun
 
-    def __init__(self, prepared: PreparedExamples, embedder: Mapping[str, Any]) -> None:
+    def __init__(self, prepared: PreparedExamples, config: DataConfig, embedder: Mapping[str, Any]) -> None:
         super().__init__(
             prepared.tokenizer, prepared.train, prepared.held_out, prepared.names, prepared.warnings, embedder
         )
         self.labels = prepared.labels
+        self.columns = {"source_field": config.source_field, "target_field": config.target_field}
+
+    def data_settings(self, config: DataConfig) -> DataConfig:
+        """The columns that were recognised are stored, so that data to be scored is read alike."""
+        return super().data_settings(config).model_copy(update=self.columns)
 
     @property
     def model_settings(self) -> dict[str, Any]:
@@ -199,5 +204,8 @@ class LabelsTask(Task):
         refuse_pairs(config)
         known = encoder_tokenizer(config) if stored is None else stored.tokenizer()
         labels = () if stored is None else stored.config().model.get("labels", ())
-        prepared = prepare_labelled(config.data, config.tokenizer, tokenizer=known, labels=labels)
-        return LabelData(prepared, embedder_settings(config) if stored is None else {})
+        data, notes = choose_columns(config.data)
+        for note in notes:
+            reporter.note(note)
+        prepared = prepare_labelled(data, config.tokenizer, tokenizer=known, labels=labels)
+        return LabelData(prepared, data, embedder_settings(config) if stored is None else {})
