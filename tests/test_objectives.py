@@ -86,6 +86,10 @@ def test_noise_is_the_add_one_smoothed_unigram_distribution() -> None:
     np.testing.assert_allclose(noise.probabilities, np.array([2, 2, 1, 4, 1]) / 10)
 
 
+def test_uniform_noise_draws_every_word_equally_often() -> None:
+    np.testing.assert_allclose(Noise.uniform(5).probabilities, np.full(5, 0.2))
+
+
 def test_repeated_noise_words_are_merged_with_their_counts() -> None:
     sample = Noise(COUNTS).draw(500)
     assert len(sample.ids) == len(set(sample.ids.tolist())) <= VOCABULARY

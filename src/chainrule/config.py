@@ -209,12 +209,17 @@ class TrainConfig(Settings):
     weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay, on matrices only")
     betas: tuple[float, float] = Field((0.9, 0.95), description="β₁ and β₂ of AdamW")
     clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0: no clipping")
-    schedule: Literal["cosine", "linear", "wsd", "noam", "constant"] = Field(
+    schedule: Literal["cosine", "linear", "wsd", "noam", "step", "constant"] = Field(
         "linear",
-        description="learning-rate schedule after the warm-up; noam: inverse square root; wsd: warm-up, stable, decay",
+        description="learning-rate schedule after the warm-up; noam: inverse square root; wsd: warm-up, stable, decay; "
+        "step: times step_gamma at every step_size of the budget",
     )
     warmup: float = Field(0.02, ge=0, lt=1, description="fraction of the budget in which the learning rate rises")
     decay: float = Field(0.3, gt=0, le=1, description="fraction of the budget in which wsd decays")
+    step_size: float = Field(
+        0.1, gt=0, le=1, description="fraction of the budget between decays of step; of 10 epochs 0.1 is one"
+    )
+    step_gamma: float = Field(0.9, gt=0, le=1, description="factor of the learning rate at each decay of step")
     floor: float = Field(0.0, ge=0, le=1, description="final learning rate as a fraction of the peak")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of the exponential moving average of the weights; 0: none")
     average_checkpoints: int | None = Field(
@@ -226,6 +231,9 @@ class TrainConfig(Settings):
         description="nce (noise-contrastive estimation) and sampled (sampled softmax): for large vocabularies",
     )
     noise_samples: int = Field(1024, ge=1, description="noise tokens drawn per step by nce and sampled")
+    noise: Literal["unigram", "uniform"] = Field(
+        "unigram", description="distribution of the noise tokens of nce and sampled"
+    )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="probability mass spread over the whole vocabulary")
     validate_every: int | None = Field(None, ge=1, description="steps between validations; none: 10 per run")
     validate_tokens: int = Field(16384, ge=1, description="validation tokens scored during training")

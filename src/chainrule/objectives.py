@@ -125,6 +125,11 @@ class Noise:
         self.probabilities = raised / raised.sum()  # (V,)
         self.table = AliasTable(self.probabilities)
 
+    @classmethod
+    def uniform(cls, vocabulary: int) -> Noise:
+        """The uniform distribution over the vocabulary."""
+        return cls(np.zeros(vocabulary))
+
     @property
     def vocabulary(self) -> int:
         return len(self.probabilities)

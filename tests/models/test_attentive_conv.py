@@ -84,6 +84,30 @@ def test_embeddings_do_not_depend_on_padding() -> None:
     torch.testing.assert_close(found[1:2, :5], model.embed(Sequences.full(ids[1:2, :5])))
 
 
+@torch.no_grad()
+def test_without_a_mask_every_vector_depends_on_the_whole_text_and_not_on_padding() -> None:
+    model, ids = model_of(), text(rows=1)
+    plain = model.embed_bidirectional(Sequences.full(ids))
+    for position in range(ids.shape[1]):
+        changed = ids.clone()
+        changed[0, position] = (ids[0, position] + 1) % model.vocabulary
+        assert (model.embed_bidirectional(Sequences.full(changed)) != plain).any(-1).all()
+    padded = Sequences(torch.cat([ids, torch.full((1, 3), 10**6)], 1), torch.tensor([ids.shape[1]]))
+    torch.testing.assert_close(model.embed_bidirectional(padded)[:, : ids.shape[1]], plain)
+
+
+@torch.no_grad()
+def test_without_attention_and_mask_a_vector_depends_on_the_neighbours_within_the_kernel_on_both_sides() -> None:
+    model, ids = model_of(layers=1), text(rows=1)
+    for block in model.blocks:
+        block.attentive.attention_out.weight.zero_()
+    plain = model.embed_bidirectional(Sequences.full(ids))
+    changed = ids.clone()
+    changed[0, 5] = (ids[0, 5] + 1) % model.vocabulary
+    moved = (model.embed_bidirectional(Sequences.full(changed)) != plain).any(-1)[0]
+    assert moved.nonzero()[:, 0].tolist() == [4, 5, 6]
+
+
 def test_embeddings_have_gradients_for_all_parameters_but_the_readout() -> None:
     model = model_of()
     model.embed(Sequences.full(text())).square().mul(torch.arange(8)).sum().backward()

@@ -84,6 +84,15 @@ def test_a_vector_is_a_weighted_mean_of_all_layers_times_a_scale() -> None:
     assert model.mix.scale.grad is not None
 
 
+def test_a_vector_may_be_the_embedding_and_both_last_layers_side_by_side() -> None:
+    model = elmo(vectors="concatenate")
+    texts = Sequences.full(torch.randint(VOCABULARY, (2, 5)))
+    layers = model.layers(texts)
+    vectors = model.embed(texts)
+    assert vectors.shape[-1] == model.embedding_width == 3 * WIDTH
+    assert torch.equal(vectors, torch.cat([layers[0, ..., :WIDTH], layers[2]], -1))
+
+
 def test_upper_layers_are_residual() -> None:
     model = elmo()
     for direction in (model.forwards, model.backwards):

@@ -96,7 +96,11 @@ def write(model: FAT, tokens: list[int], source: Tensor, positions: Tensor) -> T
             for head in range(2):
                 part = slice(head * 4, head * 4 + 4)
                 distances = layer.distances[(time - positions).clamp(-2, 2) + 2, head]
-                context.append((keys[:, part] @ query[part] / 2 + distances).softmax(0) @ values[:, part])
+                scores = keys[:, part] @ query[part] / 2 + distances
+                weights = scores.softmax(0)
+                if model.config.attention_weights == "tanh":
+                    weights = scores.tanh() / scores.tanh().abs().sum()
+                context.append(weights @ values[:, part])
             inside = layer.mlp.inside(torch.cat([u, rms_norm(h), *context])).relu().square()
             y = y + layer.mlp.out(inside)
         predictions.append(rms_norm(y) @ model.tokens.matrix[:, :VOCABULARY] + model.tokens.bias)
@@ -105,8 +109,9 @@ def write(model: FAT, tokens: list[int], source: Tensor, positions: Tensor) -> T
 
 @torch.no_grad()
 @pytest.mark.parametrize("direction", ["left_to_right", "right_to_left"])
-def test_the_model_computes_its_equations(direction: str) -> None:
-    model, (target, source) = model_of(direction=direction), batch()
+@pytest.mark.parametrize("weights", ["softmax", "tanh"])
+def test_the_model_computes_its_equations(direction: str, weights: str) -> None:
+    model, (target, source) = model_of(direction=direction, attention_weights=weights), batch()
     found = model.logits(batch())
     for row, length in enumerate(source.lengths.tolist()):
         positions = torch.arange(length) if direction == "left_to_right" else torch.arange(length).flip(0)
@@ -116,8 +121,9 @@ def test_the_model_computes_its_equations(direction: str) -> None:
 
 
 @torch.no_grad()
-def test_attention_maps_are_distributions_over_unpadded_source_tokens() -> None:
-    maps, (_, source) = model_of().attention_maps(batch()), batch()
+@pytest.mark.parametrize("weights", ["softmax", "tanh"])
+def test_attention_maps_are_distributions_over_unpadded_source_tokens(weights: str) -> None:
+    maps, (_, source) = model_of(attention_weights=weights).attention_maps(batch()), batch()
     torch.testing.assert_close(maps.sum(-1), torch.ones_like(maps[..., 0]))
     assert not maps.masked_select(~source.mask[:, None]).any()
 

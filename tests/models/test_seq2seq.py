@@ -35,7 +35,7 @@ def targets(rows: int, length: int = 5) -> Sequences:
     return Sequences.full(torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(3)))
 
 
-@pytest.mark.parametrize("attention", ["dot", "none"])
+@pytest.mark.parametrize("attention", ["dot", "bahdanau", "none"])
 @torch.no_grad()
 def test_source_padding_is_ignored(attention: str) -> None:
     model, target, source = model_of(attention=attention, bidirectional=True), targets(2), sources([5, 2])
@@ -65,11 +65,29 @@ def test_the_decoder_starts_from_the_final_encoder_state() -> None:
 
 
 @torch.no_grad()
+def test_in_the_order_of_bahdanau_the_previous_state_attends_and_the_context_is_an_input() -> None:
+    model, target, source = model_of(layers=1, attention="bahdanau"), targets(1, 3), sources([4])
+    state = model.initial(source, 1)
+    vectors, before = state.source.vectors[0], state.layers[0]
+    [layer] = model.layers
+    expected, weights = [], []
+    for token in [VOCABULARY, *target.ids[0, :-1].tolist()]:
+        alpha = torch.softmax(vectors @ before[0][0], 0)
+        inputs = torch.cat([model.tokens.embed(torch.tensor([[token]]))[0, 0], alpha @ vectors])
+        before = layer.cell(inputs[None], before, layer.recurrent_weight)
+        expected.append(before[0])
+        weights.append(alpha)
+    batch = Batch(target, source)
+    torch.testing.assert_close(model.hidden(batch)[0], torch.cat(expected))
+    torch.testing.assert_close(model.attention_maps(batch)[0], torch.stack(weights))
+
+
+@torch.no_grad()
 def test_attention_is_that_of_luong() -> None:
     model, target, source = model_of(layers=1), targets(1, 1), sources([3])
     state = model.initial(source, 1)
     vectors = state.source.vectors[0]  # (S, D)
-    (hidden,) = model._decode(torch.tensor([[model.bos]]), state.layers)[0][0]
+    (hidden,) = model._decode(torch.tensor([[model.bos]]), state)[0][0]
     context = torch.softmax(vectors @ hidden, 0) @ vectors
     combined = torch.tanh(model.combine(torch.cat([context, hidden])))
     torch.testing.assert_close(model.logits(Batch(target, source))[0, 0], model.readout(combined[None])[0])

@@ -208,6 +208,20 @@ def test_lstm_peephole_gates_use_the_previous_memory() -> None:
         assert h == pytest.approx(expected)
 
 
+def test_lstm_full_peephole_gates_read_the_whole_previous_memory() -> None:
+    layer = layer_of("lstm_full_peephole")
+    assert isinstance(layer, LSTMPeephole)
+    inputs, (h, c), outputs = read_first_row(layer)
+    gate = Gates(layer, "g", "i", "f", "o")
+    peephole = dict(zip("ifo", layer.peephole.view(3, WIDTH, WIDTH).tolist(), strict=True))
+    for x, expected in zip(inputs, outputs, strict=True):
+        i, f, o = ([sigmoid(gate(name, j, x, h) + dot(peephole[name][j], c)) for j in range(WIDTH)] for name in "ifo")
+        g = [math.tanh(gate("g", j, x, h)) for j in range(WIDTH)]
+        c = [f[j] * c[j] + i[j] * g[j] for j in range(WIDTH)]
+        h = [o[j] * math.tanh(c[j]) for j in range(WIDTH)]
+        assert h == pytest.approx(expected)
+
+
 def test_lstm_coupled_has_complementary_input_and_forget_gates() -> None:
     layer = layer_of("lstm_coupled")
     inputs, (h, c), outputs = read_first_row(layer)

@@ -23,6 +23,15 @@ def test_wsd_stays_at_its_peak_until_the_decay() -> None:
     assert rate(config, 0.875) == pytest.approx(0.5)
 
 
+def test_step_multiplies_the_rate_at_each_part_of_the_budget_as_steplr_does_at_each_epoch() -> None:
+    config = TrainConfig(schedule="step", warmup=0.0, step_size=0.1, step_gamma=0.9, epochs=10)
+    budget = Budget.of(config)
+    for epoch in range(10):
+        for part in (0.0, 0.5, 0.99):
+            assert rate(config, budget.progress(Spent(epochs=epoch + part))) == pytest.approx(0.9**epoch)
+    assert rate(TrainConfig(schedule="step", step_gamma=0.1, floor=0.05), 0.9) == 0.05
+
+
 def test_constant_never_falls() -> None:
     assert rate(TrainConfig(schedule="constant", warmup=0.0), 1.0) == 1.0
 

@@ -23,7 +23,7 @@ from chainrule.families import build
 from chainrule.features import Pretrained
 from chainrule.features.stored import TokenRow
 from chainrule.interface.base import Model, NeuralModel, Trainable, readable
-from chainrule.interface.capabilities import Embedder, FitsStatistics, Layered, TokenPairs
+from chainrule.interface.capabilities import BidirectionalEmbedder, Embedder, FitsStatistics, Layered, TokenPairs
 from chainrule.interface.conditional import Conditional, TranslationConfig
 from chainrule.nn.layers import ScalarMix, rms_norm
 from chainrule.nn.tokens import TokenReadout
@@ -42,6 +42,9 @@ class EncoderConfig(TranslationConfig):
     encoder_layers: int = Field(2, ge=1, description="blocks of attentive_conv")
     encoder_heads: int = Field(2, ge=1, description="attention heads of attentive_conv")
     encoder_context: int = Field(512, ge=2, description="attentive_conv: maximum number of tokens of a text")
+    encoder_mask: Literal["causal", "none"] = Field(
+        "causal", description="attentive_conv: a token is encoded with those before it, or, none, with the whole text"
+    )
     features: str | None = Field(None, description="pretrained: the folder of a BERT or GPT-2")
     features_fingerprint: str | None = Field(None, description="fingerprint of the pretrained model; set by training")
     encoder_run: str | None = Field(None, description="run: the folder of a trained embedder, such as elmo")
@@ -113,7 +116,7 @@ class EmbeddingEncoder(TextEncoder):
 
 
 class AttentiveConvEncoder(TextEncoder):
-    """m_n = the hidden vector of `attentive_conv` after s_1 … s_n."""
+    """m_n = the hidden vector of `attentive_conv` after s_1 … s_n, or, without a mask, of the whole text."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -132,6 +135,7 @@ class AttentiveConvEncoder(TextEncoder):
         assert isinstance(model, TokenReadout)
         self.model = model
         self.model.tokens.bias.requires_grad_(False)
+        self.causal = config.encoder_mask == "causal"
 
     @property
     def width(self) -> int:
@@ -143,11 +147,11 @@ class AttentiveConvEncoder(TextEncoder):
         return self.model.context - 1
 
     @property
-    def _embedder(self) -> Embedder:
-        return cast(Embedder, self.model)
+    def _embedder(self) -> BidirectionalEmbedder:
+        return cast(BidirectionalEmbedder, self.model)
 
     def forward(self, texts: Sequences) -> Tensor:
-        return self._embedder.embed(texts)
+        return self._embedder.embed(texts) if self.causal else self._embedder.embed_bidirectional(texts)
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.model.tables()
@@ -186,7 +190,7 @@ class PretrainedTextEncoder(TextEncoder):
 class RunEncoder(TextEncoder):
     """m = the vectors of a trained `Embedder`; its weights are saved with those of the model.
 
-    For an embedder with several layers a scalar mix is learned, γ Σ_l softmax(w)_l mˡ (Peters et al., 2018).
+    For an embedder that mixes several layers a scalar mix is learned, γ Σ_l softmax(w)_l mˡ (Peters et al., 2018).
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -200,7 +204,7 @@ class RunEncoder(TextEncoder):
         self.model: Model = model
         self.fine_tune = config.fine_tune
         self.mix: ScalarMix | None = None
-        if isinstance(model, Layered):
+        if isinstance(model, Layered) and model.mixes_layers:
             with torch.no_grad():
                 self.mix = ScalarMix(len(model.layers(Sequences.full(torch.zeros(1, 1, dtype=torch.int64)))))
         if not self.fine_tune:
@@ -217,8 +221,10 @@ class RunEncoder(TextEncoder):
     def forward(self, texts: Sequences) -> Tensor:
         with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
             embedder = self._embedder
-            vectors = embedder.layers(texts) if isinstance(embedder, Layered) else embedder.embed(texts)
-        return vectors if self.mix is None else cast(Tensor, self.mix(vectors))
+            if self.mix is None:
+                return embedder.embed(texts)
+            layers = cast(Layered, embedder).layers(texts)
+        return cast(Tensor, self.mix(layers))
 
     def train(self, mode: bool = True) -> Self:
         """A frozen embedder stays in evaluation mode."""

@@ -135,6 +135,19 @@ class Layered(Embedder):
     def layers(self, texts: Sequences) -> Tensor:
         """(L + 1, B, T, D), from the token embedding to the last layer."""
 
+    @property
+    def mixes_layers(self) -> bool:
+        """Whether a model on top learns weights for the layers; otherwise it uses `embed`."""
+        return True
+
+
+class BidirectionalEmbedder(Embedder):
+    """An embedder that is causal in `embed` and can also read a text in both directions."""
+
+    @abstractmethod
+    def embed_bidirectional(self, texts: Sequences) -> Tensor:
+        """(B, T, D): every vector depends on the whole text."""
+
 
 class Cloze(ABC):
     """A model that predicts tokens of a text from those before and after them."""

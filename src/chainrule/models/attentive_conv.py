@@ -12,10 +12,18 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, readable, shift_right
-from chainrule.interface.capabilities import Embedder
+from chainrule.interface.capabilities import BidirectionalEmbedder
 from chainrule.models.gpt import GPTConfig, ModernBlock
 from chainrule.nn import single_row
-from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, cache_index, new_caches
+from chainrule.nn.attention import (
+    Attend,
+    BidirectionalAttention,
+    CachedAttention,
+    CausalAttention,
+    cache_index,
+    new_caches,
+    padding_bias,
+)
 from chainrule.nn.convolution import GatedConvolution
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.layers import rms_norm
@@ -57,7 +65,7 @@ class AttentiveConvState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class AttentiveConv(TokenReadout, Embedder):
+class AttentiveConv(TokenReadout, BidirectionalEmbedder):
     """Blocks of gated causal convolution, causal self-attention and MLP; also usable as a text encoder.
 
     With e_t the embedding of the input token at t (BOS first), scaled to norm √D, and ∗ a causal convolution,
@@ -103,6 +111,17 @@ class AttentiveConv(TokenReadout, Embedder):
         """
         inputs = F.pad(readable(texts), (1, 0), value=self.bos)
         return self._whole(inputs)[:, 1:]
+
+    def embed_bidirectional(self, texts: Sequences) -> Tensor:
+        """The same blocks without the mask: attention to the whole text, and convolutions centred on each token."""
+        length = texts.ids.shape[1]
+        self.require_room(length)
+        x = self.dropout(self.tokens.embed(readable(texts)))
+        padding = padding_bias(texts.lengths, length, x.dtype)
+        attend = BidirectionalAttention(padding, self.config.dropout if self.training else 0.0)
+        for block in self._stack:
+            x = block.bidirectional(x, texts.mask, self.rotary(slice(0, length)), attend)
+        return rms_norm(x)
 
     def initial(self, source: Sequences | None, batch_size: int) -> AttentiveConvState:
         config = self.config
@@ -186,6 +205,15 @@ class AttentiveBlock(nn.Module):
         y, ring = self.local(rms_norm(x), ring, positions)
         x = x + self.dropout(y)
         return self.attentive(x.flatten(0, 1), len(x), rotate, attend).view_as(x), ring
+
+    def bidirectional(self, x: Tensor, real: Tensor, rotate: Rotation, attend: Attend) -> Tensor:
+        """(B, T, D) to (B, T, D) for whole texts, `real` (B, T) where they have tokens."""
+        ahead = self.local.line.receptive_field // 2  # the causal convolution, moved ahead by half of its kernel
+        padded = F.pad(rms_norm(x) * real[..., None], (0, 0, 0, ahead))
+        positions = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        y, _ = self.local(padded, self.local.initial(len(x)), positions)
+        x = x + self.dropout(y[:, ahead:])
+        return cast(Tensor, self.attentive(x.flatten(0, 1), len(x), rotate, attend)).view_as(x)
 
     def step(self, x: Array, ring: Array, rotate: single_row.RowRotation, cache: single_row.RowCache) -> Array:
         """`forward` for a single token."""

@@ -3,13 +3,15 @@
     →h_t = →LSTM(e_1 … e_t)           P→(x_{t+1} | x_≤t) = softmax(E →h_t + b)
     ←h_t = ←LSTM(e_T … e_t)           P←(x_{t−1} | x_≥t) = softmax(E ←h_t + b)
     ELMo_t = γ Σ_l s_l [→hˡ_t; ←hˡ_t],    s = softmax(w),    [→h⁰; ←h⁰] = [e; e]
+    or       [e_t; →hᴸ_t; ←hᴸ_t]
 
 Peters et al., 2018, "Deep contextualized word representations". Both directions share the embeddings E, tied to the
 readout. Each has its own LSTM layers, with residual connections from the second on. Training minimises the mean
 surprisal of both language models, −½ Σ_t (log P→(x_t | x_<t) + log P←(x_t | x_>t)), in nats per token.
 
 The vector of a token is a weighted mean of all layers including the embedding. The weights w and the scale γ are not
-trained by the language models: they stay uniform until a downstream model learns them. Tokens are those of the run's
+trained by the language models: they stay uniform until a downstream model learns them. Without weights, the embedding
+and the last layers can be concatenated instead, as in Peters et al., 2017. Tokens are those of the run's
 tokenizer; the paper uses a character encoder.
 
 Shape letters: B rows, T tokens, V vocabulary, D width of one direction, L layers.
@@ -18,7 +20,7 @@ Shape letters: B rows, T tokens, V vocabulary, D width of one direction, L layer
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +45,11 @@ class ELMoConfig(ModelConfig):
     layers: int = Field(2, ge=1, description="recurrent layers per direction")
     width: int = Field(
         256, ge=1, description="width of the embeddings and of each direction: half that of token vectors"
+    )
+    vectors: Literal["mix", "concatenate"] = Field(
+        "mix",
+        description="the vector of a token: a weighted mean of all layers, or its embedding and both last layers "
+        "side by side; no effect on the training of the language models",
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and on the output of each layer")
 
@@ -99,7 +106,11 @@ class ELMo(OwnObjective, Layered):
 
     @property
     def embedding_width(self) -> int:
-        return 2 * self.config.width
+        return (2 if self.mixes_layers else 3) * self.config.width
+
+    @property
+    def mixes_layers(self) -> bool:
+        return self.config.vectors == "mix"
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.tokens.tables()
@@ -109,8 +120,11 @@ class ELMo(OwnObjective, Layered):
         self.tokens.bias.copy_(log_frequencies)
 
     def embed(self, texts: Sequences) -> Tensor:
-        """The weighted mean of all layers."""
-        mixed: Tensor = self.mix(self.layers(texts))
+        """The weighted mean of all layers, or the embedding and both last layers side by side."""
+        layers = self.layers(texts)
+        if not self.mixes_layers:
+            return torch.cat([layers[0, ..., : self.config.width], layers[-1]], -1)
+        mixed: Tensor = self.mix(layers)
         return mixed
 
     def layers(self, texts: Sequences) -> Tensor:

@@ -10,11 +10,12 @@
 
 After the notes; the equations show one head. *Slow multi-head attention* passes queries and keys through two linear
 maps each, which are equivalent to one (A, B); its scores are in `nn.slow_attention`. *Fast fully connected softmax*
-attends to the source with the recurrent state h, which is a scan over the whole target in training (`nn.scan`) and one
-vector per layer in decoding, independent of the length. Index t here counts from the last input token, so the notes'
-h_{t−1} is this h_t. Their bias in the softmax is constant over n and cancels, so it is omitted. The notes' MLP reads
-E(y_{t−1}) and the context; here it reads h as well, since earlier target tokens would otherwise only affect the
-attention.
+attends to the source with the recurrent state h, which is a scan over the whole target in training (`nn.scan`) and
+one vector per layer in decoding, independent of the length. The notes give a second form of its weights, tanh of the
+scores divided by a sum: with attention_weights=tanh, β_tn = tanh(e_tn) / Σ_j |tanh(e_tj)|, which may be negative.
+Index t here counts from the last input token, so the notes' h_{t−1} is this h_t. Their bias in the softmax is
+constant over n and cancels, so it is omitted. The notes' MLP reads E(y_{t−1}) and the context; here it reads h as
+well, since earlier target tokens would otherwise only affect the attention.
 What is not in the notes (pre-norm, squared ReLU, branches initialised to zero) is as in `transformer`.
 
 U is a learned bias for each relative position t − n, clipped to a maximum distance: translations are mostly monotone,
@@ -44,7 +45,7 @@ from chainrule.interface.capabilities import Directed, FitsStatistics, TokenPair
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.nn import single_row, slow_attention
 from chainrule.nn.attention import CrossAttend, RecordingAttention, SourceAttention, padding_bias, require_heads
-from chainrule.nn.dropout import Dropout
+from chainrule.nn.dropout import Dropout, apply_dropout
 from chainrule.nn.layers import input_projection, output_projection, rms_norm
 from chainrule.nn.mlp import SquaredReluMLP
 from chainrule.nn.positions import sinusoids
@@ -89,6 +90,9 @@ class FATConfig(EmbeddingConfig):
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
     context: int = Field(512, ge=1, description="maximum number of source tokens; targets have no limit")
     max_distance: int = Field(32, ge=1, description="relative positions t − n are clipped to this distance")
+    attention_weights: Literal["softmax", "tanh"] = Field(
+        "softmax", description="cross-attention weights from scores e: softmax, or tanh(e_n) / Σ_j |tanh(e_j)|"
+    )
     direction: Literal["left_to_right", "right_to_left"] = Field(
         "left_to_right", description="the order in which target tokens are generated"
     )
@@ -221,7 +225,8 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(FATState, state)
-        if single_row.is_applicable(tokens, before.memories[0]) and not self.training:
+        plain = self.config.attention_weights == "softmax" and not self.training
+        if plain and single_row.is_applicable(tokens, before.memories[0]):
             return self._advance_single_row(tokens, before)
         cross_attends = self._cross_attention(before.source, before.positions[:, None] + _steps(tokens))
         hidden, memories = self._decode(tokens, before.memories, cross_attends)
@@ -281,10 +286,11 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         offsets = self._offsets(source.positions[:, None], positions[..., None])  # (B, K, S) or (1, K, S)
         padding = padding_bias(source.lengths, offsets.shape[-1], source.keys[0].dtype)
         rate = self.config.dropout if self.training else 0.0
+        attention = SourceAttention if self.config.attention_weights == "softmax" else TanhSourceAttention
         cross_attends = []
         for layer, keys, values in zip(self._decoder_layers, source.keys, source.values, strict=True):
             bias = F.embedding(offsets, layer.distances).permute(0, 3, 1, 2)  # (B, H, K, S) U
-            cross_attends.append(SourceAttention(keys, values, bias if padding is None else bias + padding, rate))
+            cross_attends.append(attention(keys, values, bias if padding is None else bias + padding, rate))
         return cross_attends
 
     def _offsets(self, source: Tensor, target: Tensor) -> Tensor:
@@ -297,6 +303,23 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
     @property
     def _decoder_layers(self) -> Iterable[FATDecoderLayer]:
         return cast(Iterable[FATDecoderLayer], self.decoder)
+
+
+class TanhSourceAttention(SourceAttention):
+    """Signed weights whose absolute values sum to 1: tanh(e_n) / Σ_j |tanh(e_j)|."""
+
+    def __call__(self, query: Tensor) -> Tensor:
+        return apply_dropout(self._signed(query), self.dropout) @ self.values
+
+    def weights(self, query: Tensor) -> Tensor:
+        return self._signed(query).abs()
+
+    def _signed(self, query: Tensor) -> Tensor:
+        scores = query.shape[-1] ** -0.5 * query @ self.keys.mT
+        if self.bias is not None:
+            scores = scores + self.bias
+        values = scores.tanh().masked_fill(scores == -torch.inf, 0.0)
+        return F.normalize(values, p=1.0, dim=-1)
 
 
 class FATEncoderLayer(nn.Module):

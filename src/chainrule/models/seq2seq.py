@@ -1,4 +1,4 @@
-"""Recurrent encoder–decoder, with dot-product attention or without attention."""
+"""Recurrent encoder–decoder, with dot-product attention after or before the recurrence, or without attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from chainrule.types import Batch, Sequences, State
 class Seq2SeqConfig(EmbeddingConfig):
     """Settings of the recurrent encoder–decoder."""
 
-    attention: Literal["dot", "none"] = Field("dot", description="none: the decoder sees only the final encoder state")
+    attention: Literal["dot", "bahdanau", "none"] = Field(
+        "dot",
+        description="dot: by the decoder state after each step; bahdanau: by the state before it, and the context is "
+        "an input of the step; none: the decoder sees only the final encoder state",
+    )
     cell: Cell = Field("lstm", description="recurrent cell; docs/families/recurrent.md has the equations")
     layers: int = Field(2, ge=1, description="recurrent layers of the encoder and of the decoder")
     width: int = Field(128, ge=1, description="width of the embeddings and of all layers")
@@ -72,6 +76,10 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         α_tn = softmax_n(h_t · m_n),    h̃_t = tanh(W [Σ_n α_tn m_n; h_t]),    P(y_t | y_<t, s) = softmax(E h̃_t + b)
 
     There is no input feeding of h̃_t into the next step, so that training runs one fused recurrence over the target.
+    In Bahdanau's order the previous state attends, and the context is an input of the step, which makes it sequential;
+    P is softmax(E h_t + b):
+
+        α_tn = softmax_n(h_{t−1} · m_n),    h_t = decoder([y_{t−1}; Σ_n α_tn m_n], state_{t−1})
     """
 
     Config = Seq2SeqConfig
@@ -87,8 +95,9 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         self.encoder = RecurrentEncoder(
             config.cell, config.layers, width, bidirectional=config.is_bidirectional, dropout=config.dropout
         )
-        self.layers = nn.ModuleList(CELLS[config.cell](width, width, 0.0) for _ in range(config.layers))
-        self.combine = None if config.attention == "none" else nn.Linear(2 * width, width)
+        inputs = [2 * width if config.attention == "bahdanau" else width, *[width] * (config.layers - 1)]
+        self.layers = nn.ModuleList(CELLS[config.cell](size, width, 0.0) for size in inputs)
+        self.combine = nn.Linear(2 * width, width) if config.attention == "dot" else None
         self.dropout = VariationalDropout(config.dropout)
 
     def attention_maps(self, batch: Batch) -> Tensor:
@@ -96,31 +105,57 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
         state = self.initial(batch.source, len(tokens))
         if not isinstance(state.source, EncodedSource):
             raise DecodingError("a model without attention has no attention maps; train with model.attention=dot")
-        hidden, _ = self._decode(tokens, state.layers)
+        hidden, _ = self._decode(tokens, state)
+        if self.config.attention == "bahdanau":  # the states before each step
+            hidden = torch.cat([state.layers[-1][0][:, None], hidden[:, :-1]], 1)
         return single_head_attention(*state.source).weights(hidden[:, None])[:, 0]
 
     def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
         given = self.require_source(source)
         embedded = self.dropout(self.tokens.embed_source(readable(given).t()))  # (S, B, D): time first
         vectors, states = self.encoder(embedded, given.lengths)
-        if self.combine is None:
+        if self.config.attention == "none":
             return Seq2SeqState(states, ())
         return Seq2SeqState(states, EncodedSource(vectors.transpose(0, 1).contiguous(), given.lengths))
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(Seq2SeqState, state)
-        hidden, layers = self._decode(tokens, before.layers)
+        hidden, layers = self._decode(tokens, before)
         if isinstance(before.source, EncodedSource) and self.combine is not None:
             context = single_head_attention(*before.source)(hidden[:, None])[:, 0]
             hidden = self.combine(torch.cat([context, hidden], -1)).tanh()
         hidden = self.dropout(hidden.transpose(0, 1)).transpose(0, 1)  # it expects time first
         return Advance(hidden, Seq2SeqState(layers, before.source))
 
-    def _decode(self, tokens: Tensor, states: tuple[LayerState, ...]) -> tuple[Tensor, tuple[LayerState, ...]]:
+    def _decode(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, tuple[LayerState, ...]]:
         """The decoder recurrence: hidden vectors (B, K, D) for tokens (B, K), and the states after them."""
         values = self.tokens.embed(tokens.t())  # (K, B, D)
+        if self.config.attention == "bahdanau":
+            return self._decode_stepwise(values, state)
         after = []
-        for layer, before in zip(cast(Iterable[RecurrentLayer], self.layers), states, strict=True):
+        for layer, before in zip(self._stack, state.layers, strict=True):
             values, layer_state = layer(self.dropout(values), before)
             after.append(layer_state)
         return values.transpose(0, 1), tuple(after)
+
+    def _decode_stepwise(self, embedded: Tensor, state: Seq2SeqState) -> tuple[Tensor, tuple[LayerState, ...]]:
+        """The recurrence whose input (K, B, D) is joined by the context of the previous hidden vector, step by step."""
+        attend = single_head_attention(*cast(EncodedSource, state.source))
+        rows, layers = embedded.shape[1], state.layers
+        # One mask for all steps, as in `VariationalDropout`.
+        masks = [self.dropout(embedded.new_ones(1, rows, layer.input_weight.shape[1])) for layer in self._stack]
+        hidden = [embedded.new_empty(rows, 0, self.config.width)]
+        for token in embedded:
+            query = layers[-1][0][:, None, None]  # (B, 1, 1, D)
+            values = torch.cat([token, attend(query)[:, 0, 0]], -1)[None]
+            after = []
+            for layer, mask, before in zip(self._stack, masks, layers, strict=True):
+                values, layer_state = layer(values * mask, before)
+                after.append(layer_state)
+            layers = tuple(after)
+            hidden.append(values.transpose(0, 1))
+        return torch.cat(hidden, 1), layers
+
+    @property
+    def _stack(self) -> Iterable[RecurrentLayer]:
+        return cast(Iterable[RecurrentLayer], self.layers)

@@ -20,7 +20,10 @@ from torch.autograd.function import once_differentiable
 
 
 class PeepholeLSTM(torch.autograd.Function):
-    """Gates in the order candidate, input, forget, output; the last three have peepholes to the previous memory."""
+    """Gates in the order candidate, input, forget, output; the last three have peepholes to the previous memory.
+
+    The peephole weights are diagonal, (3D,), or matrices, (3D, D).
+    """
 
     @staticmethod
     def forward(
@@ -31,17 +34,21 @@ class PeepholeLSTM(torch.autograd.Function):
         input_weight: Tensor,  # (4D, I)
         recurrent_weight: Tensor,  # (4D, D)
         bias: Tensor,  # (4D,)
-        peephole: Tensor,  # (3D,): input, forget, output
+        peephole: Tensor,  # (3D,) or (3D, D): input, forget, output
     ) -> tuple[Tensor, Tensor]:
         steps, width = inputs.shape[0], hidden.shape[1]
         gates_s = _project(inputs, input_weight, bias)  # (T, B, 4D)
         hidden_s = _room(hidden, steps)
         memory_s = _room(memory, steps)
         squashed_s = torch.empty_like(memory_s[1:])  # tanh of the memory
-        recurrent, peephole = recurrent_weight.t(), peephole.view(3, width)
+        recurrent = recurrent_weight.t()
         for t in range(steps):
             gates = gates_s[t].addmm_(hidden_s[t], recurrent).view(-1, 4, width)
-            gates[:, 1:].addcmul_(peephole, memory_s[t].unsqueeze(1)).sigmoid_()
+            if peephole.dim() == 1:
+                gates[:, 1:].addcmul_(peephole.view(3, width), memory_s[t].unsqueeze(1))
+            else:
+                gates_s[t, :, width:].addmm_(memory_s[t], peephole.t())
+            gates[:, 1:].sigmoid_()
             candidate, admit, keep, emit = gates.unbind(1)
             candidate.tanh_()
             torch.mul(keep, memory_s[t], out=memory_s[t + 1]).addcmul_(admit, candidate)
@@ -74,13 +81,18 @@ class PeepholeLSTM(torch.autograd.Function):
             by_emit[t].mul_(hidden_grad)
             grad_s[t].view(-1, 4, width)[:, :3].mul_(memory_grad.unsqueeze(1))
             memory_grad.mul_(keep_s[t])
-            memory_grad.addcmul_(by_admit[t], peephole[0])
-            memory_grad.addcmul_(by_keep[t], peephole[1])
-            memory_grad.addcmul_(by_emit[t], peephole[2])
+            if peephole.dim() == 1:
+                for by_gate, weight in zip((by_admit, by_keep, by_emit), peephole.view(3, width), strict=True):
+                    memory_grad.addcmul_(by_gate[t], weight)
+            else:
+                memory_grad.addmm_(grad_s[t, :, width:], peephole)
             torch.mm(grad_s[t], recurrent_weight, out=hidden_grad)
 
-        seeing_grad_s = grad_s.view(*grad_s.shape[:2], 4, width)[:, :, 1:]
-        peephole_grad = (seeing_grad_s * memory_s[:-1].unsqueeze(2)).sum((0, 1)).flatten()
+        seeing_grad_s = grad_s[..., width:]  # (T, B, 3D)
+        if peephole.dim() == 1:
+            peephole_grad = (seeing_grad_s * memory_s[:-1].repeat(1, 1, 3)).sum((0, 1))
+        else:
+            peephole_grad = seeing_grad_s.flatten(0, 1).t() @ memory_s[:-1].flatten(0, 1)
         grad_s, by_input, by_recurrent, by_bias = _weight_gradients(grad_s, inputs, hidden_s)
         inputs_grad = (grad_s @ input_weight).view_as(inputs)
         return inputs_grad, hidden_grad, memory_grad, by_input, by_recurrent, by_bias, peephole_grad

@@ -1,4 +1,4 @@
-"""Recurrent layers: six cells behind one small interface.
+"""Recurrent layers: seven cells behind one small interface.
 
 A layer maps inputs (T, B, I), time first, and a state to hidden vectors (T, B, D) and the next state. The state is a
 tuple of (B, D) tensors that starts with the hidden vector h; LSTMs add their memory cell c.
@@ -25,7 +25,9 @@ from chainrule.nn.bptt import CoupledLSTM, InputResetGRU, PeepholeLSTM
 from chainrule.nn.dropout import apply_dropout
 
 LayerState: TypeAlias = tuple[Tensor, ...]
-Cell: TypeAlias = Literal["rnn", "lstm", "lstm_peephole", "lstm_coupled", "gru", "gru_input_reset"]
+Cell: TypeAlias = Literal[
+    "rnn", "lstm", "lstm_peephole", "lstm_full_peephole", "lstm_coupled", "gru", "gru_input_reset"
+]
 
 FEW_STEPS = 4
 """Up to this many steps without gradients, a loop over `cell` is faster than a fused recurrence on a CPU."""
@@ -161,12 +163,13 @@ class LSTMPeephole(RecurrentLayer):
     c' = f ∘ c + i ∘ g                        h' = o ∘ tanh(c')
 
     Definitions vary. Here all three gates use the previous memory c (in Gers & Schmidhuber the output gate uses c'),
-    and the peephole weights p are diagonal, not full matrices.
+    and the peephole weights p are diagonal; `LSTMFullPeephole` has matrices.
     """
 
     def __init__(self, inputs: int, width: int, recurrent_dropout: float = 0.0) -> None:
         super().__init__(inputs, width, [width] * 4, recurrent_dropout)
-        self.peephole = nn.Parameter(torch.zeros(3 * width))  # input, forget, output; starts as a plain LSTM
+        # Of the input, forget and output gate; zero, so that it starts as a plain LSTM.
+        self.peephole = nn.Parameter(torch.zeros(3 * width, *self.peephole_inputs(width)))
         nn.init.constant_(self.bias.detach()[2 * width : 3 * width], 1.0)
 
     def initial(self, rows: int) -> LayerState:
@@ -174,9 +177,8 @@ class LSTMPeephole(RecurrentLayer):
 
     def cell(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> LayerState:
         hidden, memory = state
-        candidate, *gates = self._gates(inputs, hidden, recurrent_weight).chunk(4, dim=1)
-        weights = self.peephole.chunk(3)
-        admit, keep, emit = (torch.sigmoid(gate + weight * memory) for gate, weight in zip(gates, weights, strict=True))
+        candidate, gates = self._gates(inputs, hidden, recurrent_weight).tensor_split([self.width], dim=1)
+        admit, keep, emit = torch.sigmoid(gates + self.from_memory(memory)).chunk(3, dim=1)
         memory = keep * memory + admit * candidate.tanh()
         return emit * memory.tanh(), memory
 
@@ -186,6 +188,28 @@ class LSTMPeephole(RecurrentLayer):
             inputs, hidden, memory, self.input_weight, recurrent_weight, self.bias, self.peephole
         )
         return outputs, (outputs[-1].clone(), memory)
+
+    def peephole_inputs(self, width: int) -> tuple[int, ...]:
+        """The further dimensions of the peephole weights."""
+        return ()
+
+    def from_memory(self, memory: Tensor) -> Tensor:
+        """What the peepholes add to the three gates, (B, 3D)."""
+        return self.peephole * memory.repeat(1, 3)
+
+
+class LSTMFullPeephole(LSTMPeephole):
+    """An LSTM whose gates read the memory like the hidden vector, through matrices: σ(W x + U h + P c + b).
+
+    i, f and o are σ(V [h; x; c] + b) with one matrix V each. With as many inputs as units it has 11/8 of the parameters
+    of an LSTM.
+    """
+
+    def peephole_inputs(self, width: int) -> tuple[int, ...]:
+        return (width,)
+
+    def from_memory(self, memory: Tensor) -> Tensor:
+        return F.linear(memory, self.peephole)
 
 
 class LSTMCoupled(RecurrentLayer):
@@ -283,6 +307,7 @@ CELLS: dict[Cell, Callable[[int, int, float], RecurrentLayer]] = {
     "rnn": RNN,
     "lstm": LSTM,
     "lstm_peephole": LSTMPeephole,
+    "lstm_full_peephole": LSTMFullPeephole,
     "lstm_coupled": LSTMCoupled,
     "gru": GRU,
     "gru_input_reset": GRUInputReset,

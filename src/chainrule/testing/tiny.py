@@ -40,7 +40,7 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "recurrent": {
         cell: {"cell": cell, "layers": 2, "width": 6}
-        for cell in ("rnn", "lstm", "lstm_peephole", "lstm_coupled", "gru", "gru_input_reset")
+        for cell in ("rnn", "lstm", "lstm_peephole", "lstm_full_peephole", "lstm_coupled", "gru", "gru_input_reset")
     },
     "self_regressive": {
         "whole vocabulary": {"width": 6},
@@ -59,6 +59,7 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "seq2seq": {
         "attention": {"layers": 2, "width": 6},
         "one direction": {"layers": 2, "width": 6, "bidirectional": False, "cell": "gru", "tied": False},
+        "bahdanau": {"layers": 2, "width": 6, "attention": "bahdanau"},
         "plain": {"layers": 2, "width": 6, "attention": "none"},
         "plain both ways": {"layers": 1, "width": 6, "attention": "none", "bidirectional": True},
         "shared": {"layers": 1, "width": 6, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
@@ -77,6 +78,7 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "fat": {
         "left to right": _FAT,
         "right to left": {**_FAT, "direction": "right_to_left", "tied": False},
+        "tanh weights": {**_FAT, "attention_weights": "tanh"},
         "shared": {**_FAT, "shared_embeddings": True, "source_vocabulary": VOCABULARY},
     },
     "hybrid": {
@@ -89,6 +91,13 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "classifier": {
         "words": _CLASSIFIER,
         "attentive_conv": {**_CLASSIFIER, "encoder": "attentive_conv", "embedding": 8, "encoder_context": 16},
+        "no mask": {
+            **_CLASSIFIER,
+            "encoder": "attentive_conv",
+            "encoder_mask": "none",
+            "embedding": 8,
+            "encoder_context": 16,
+        },
     },
     "tagger": {
         "first order": {**_TAGGER, "words": 3},
@@ -136,7 +145,10 @@ PARALLEL: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 EMBEDDERS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "word2vec": {"": {"width": 6}},
-    "elmo": {"": {"layers": 2, "width": 6}},
+    "elmo": {
+        "mix": {"layers": 2, "width": 6},
+        "concatenate": {"layers": 2, "width": 6, "vectors": "concatenate"},
+    },
     "bert": {"": {"layers": 2, "width": 8, "heads": 2, "context": 8}},
 }
 """The same for families that embed the tokens of a text and predict no sequences."""

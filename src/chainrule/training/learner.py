@@ -260,7 +260,8 @@ NOISE_OBJECTIVES: dict[str, type[NoiseObjective]] = {"nce": NoiseContrastive, "s
 def _objective(settings: TrainConfig, unigrams: Noise, model: NeuralModel) -> Objective:
     if settings.objective in NOISE_OBJECTIVES:
         require_table(model)  # raises before anything is written
-        return NOISE_OBJECTIVES[settings.objective](unigrams, settings.noise_samples)
+        noise = unigrams if settings.noise == "unigram" else Noise.uniform(model.vocabulary)
+        return NOISE_OBJECTIVES[settings.objective](noise, settings.noise_samples)
     if isinstance(model, Branched) and model.branch_loss:
         return BranchLikelihood(model.branch_loss, settings.label_smoothing)
     return SmoothedLikelihood(settings.label_smoothing) if settings.label_smoothing else Likelihood()

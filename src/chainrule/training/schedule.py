@@ -55,6 +55,8 @@ def rate(config: TrainConfig, progress: float) -> float:
         return max(0.005, progress / config.warmup)
     if config.schedule == "constant":
         return 1.0
+    if config.schedule == "step":  # StepLR; the tolerance is for progress just below a multiple, such as 0.3 / 0.1
+        return max(config.floor, config.step_gamma ** math.floor(progress / config.step_size + 1e-9))
     if config.schedule == "noam":  # min(p / w, √(w / p)) of Vaswani et al. 2017, scaled to a peak of 1
         remaining = math.sqrt(config.warmup / progress)
     elif config.schedule == "wsd":
