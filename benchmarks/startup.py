@@ -1,4 +1,4 @@
-"""Start-up time of `chainrule --help` and `import chainrule`, in CPU seconds (median of several runs).
+"""Start-up time of the command line, in seconds of CPU time and of the clock (medians of several runs).
 
 python benchmarks/startup.py [--json]
 """
@@ -11,11 +11,26 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import NamedTuple
 
+CHAINRULE = [sys.executable, "-m", "chainrule"]
+TINY = [
+    word for setting in ("model.layers=1", "model.width=16", "train.batch_tokens=512") for word in ("--set", setting)
+]
 COMMANDS = {
-    "chainrule --help": [str(Path(sys.executable).parent / "chainrule"), "--help"],
-    "chainrule train --help": [str(Path(sys.executable).parent / "chainrule"), "train", "--help"],
+    "chainrule --help": [*CHAINRULE, "--help"],
+    "chainrule train --help": [*CHAINRULE, "train", "--help"],
+    "a mistyped data path": [*CHAINRULE, "train", "gpt", "--data", "nosuch.txt", "--out", "new"],
+    "a mistyped family": [*CHAINRULE, "train", "gtp", "--data", "builtin:prose", "--out", "new"],
+    "a mistyped train setting": [*CHAINRULE, "train", "gpt", "--data", "builtin:prose", "--set", "train.minuts=1"],
+    "a mistyped model setting": [*CHAINRULE, "train", "gpt", "--data", "builtin:prose", "--set", "model.widht=1"],
+    "a mistyped run": [*CHAINRULE, "score", "nosuch", "--text", "x"],
+    "chainrule info": [*CHAINRULE, "info", "run"],
+    "chainrule score --text": [*CHAINRULE, "score", "run", "--text", "How likely is this?"],
+    "chainrule generate, one token": [*CHAINRULE, "generate", "run", "--length", "1"],
     "import chainrule": [sys.executable, "-c", "import chainrule"],
     "python -c pass (minimum)": [sys.executable, "-c", "pass"],
     "import torch (for comparison)": [sys.executable, "-c", "import torch"],
@@ -23,25 +38,44 @@ COMMANDS = {
 REPEATS = 7
 
 
-def cpu_seconds(command: list[str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+class Took(NamedTuple):
+    """Seconds."""
+
+    cpu: float
+    clock: float
+
+
+def took(command: list[str], folder: Path) -> Took:
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=False, capture_output=True, cwd=folder)
+    clock, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Took(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, clock)
+
+
+def measured() -> dict[str, Took]:
+    """The median of each command, over runs that take turns."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        train = [*CHAINRULE, "train", "gpt", "--data", "builtin:prose", "--steps", "2", "--out", "run", *TINY]
+        subprocess.run(train, check=True, capture_output=True, cwd=folder)
+        turns = [{name: took(command, folder) for name, command in COMMANDS.items()} for _ in range(REPEATS)]
+    return {
+        name: Took(*(statistics.median(values) for values in zip(*(turn[name] for turn in turns), strict=True)))
+        for name in COMMANDS
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = {
-        name: statistics.median(cpu_seconds(command) for _ in range(REPEATS)) for name, command in COMMANDS.items()
-    }
+    found = measured()
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps({name: one._asdict() for name, one in found.items()}, indent=2))
         return
-    for name, seconds in found.items():
-        print(f"{name:32} {seconds:6.3f} s of CPU time")
+    print(f"{'seconds':32} {'CPU':>7} {'clock':>7}")
+    for name, one in found.items():
+        print(f"{name:32} {one.cpu:7.2f} {one.clock:7.2f}")
 
 
 if __name__ == "__main__":

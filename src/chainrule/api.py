@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 
-from chainrule.config import BUDGETS, RunConfig, apply_overrides, read_toml
-from chainrule.errors import ConfigError, TrainingError
+from chainrule.config import RunConfig
+from chainrule.errors import ConfigError, TrainingError, nearest
 from chainrule.families import family as family_named
 from chainrule.interface.base import CountModel, Trainable
-from chainrule.options import TrainOptions, train_settings
+from chainrule.options import TrainOptions, continued, merged, train_request
 from chainrule.tasks import Run, load, open_data, task_of_family
 from chainrule.tasks.base import choose_device
 from chainrule.training.checkpoint import RunFolder
@@ -42,18 +40,11 @@ def train(
     scored unless `scored` is false. Progress is shown on standard error unless `progress` is false.
     """
     reporter = reporter or (console_reporter() if progress else Reporter())
+    values, folder, resumed = train_request(family, options, settings=settings, overrides=overrides)
     if not issubclass(family_named(family), CountModel | Trainable):
         raise TrainingError(f"a {family} is composed of trained runs; create it with: chainrule mix RUN1 RUN2 …")
-    file = options.get("config")
-    values = _over(read_toml(Path(file)) if file is not None else {}, settings or {})
-    values = apply_overrides(_over(values, train_settings(family, options)), overrides)
-    out = options.get("out")
-    folder = RunFolder(Path(out) if out is not None else _new_folder(family))
-    resumed = bool(options.get("resume")) and folder.exists
     start = _start(values, folder, family, resumed)
     config = continued(folder.config(), values) if resumed else _new_config(family, values, start)
-    if not resumed:
-        folder.require_free()
     keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -83,52 +74,15 @@ def recipe(name: str) -> dict[str, Any]:
 def _new_config(family: str, values: Mapping[str, Any], start: WarmStart | None) -> RunConfig:
     if "train" not in values.get("data", {}):
         raise ConfigError(task_of_family(family).missing_data)
-    given = _over(start.settings(family), values) if start is not None else values
-    config = RunConfig.parse(_over(recipe(family), given))
+    given = merged(start.settings(family), values) if start is not None else values
+    config = RunConfig.parse(merged(recipe(family), given))
     if start is not None:
         start.require_vocabularies(config)
+    known = family_named(family).Config.model_fields
+    for name in config.model:  # before the data is read, which may take long
+        if name not in known:
+            raise ConfigError(f"unknown setting 'model.{name}'; {nearest(name, known)}")
     return config
-
-
-def _over(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """Both trees merged; `high` has precedence. A new budget replaces the old one, whatever its kind."""
-    result = dict(low)
-    if any(name in high for name in BUDGETS):
-        result = {name: value for name, value in result.items() if name not in BUDGETS}
-    for name, value in high.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(name), Mapping)
-        result[name] = _over(result[name], value) if both else value
-    return result
-
-
-def continued(stored: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """The stored settings of a resumed run; only the budget, the device and the threads may change."""
-    merged = RunConfig.parse(_over(stored.model_dump(exclude_none=True), values))
-    free: dict[str, Any] = {"train": {*BUDGETS, "save_every", "log_every", "patience"}, "device": True, "threads": True}
-    before, after = (config.model_dump(exclude=free) for config in (stored, merged))
-    if before != after:
-        path, old, new = _first_difference(before, after)
-        raise ConfigError(
-            f"a resumed run keeps its settings, but {path!r} was {old!r} and is now {new!r}; "
-            "remove it, or train a new run in another folder"
-        )
-    return merged
-
-
-def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any]:
-    for name in {**before, **after}:
-        old, new = before.get(name), after.get(name)
-        if old == new:
-            continue
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            path, old, new = _first_difference(old, new)
-            name = f"{name}.{path}"
-        return name, old, new
-    raise AssertionError("the two are equal")
-
-
-def _new_folder(name: str) -> Path:
-    return next(path for number in itertools.count(1) if not (path := Path("runs") / f"{name}-{number}").exists())
 
 
 def _start(values: Mapping[str, Any], folder: RunFolder, family: str, resumed: bool) -> WarmStart | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from chainrule.errors import ConfigError, nearest
-from chainrule.interface.base import Model
-from chainrule.interface.capabilities import Composite
+
+if TYPE_CHECKING:  # names are looked up without torch
+    from chainrule.interface.base import Model
 
 Entry = TypeVar("Entry")
 
@@ -80,10 +81,15 @@ FAMILIES: Registry[Model] = Registry(
 )
 
 
-def family(name: str) -> type[Model]:
-    """The class of a family; an unknown name is a ConfigError that names the nearest known one."""
+def require_family(name: str) -> None:
+    """Raise ConfigError for an unknown name, with the nearest known one."""
     if name not in FAMILIES:
         raise ConfigError(f"unknown family {name!r}; {nearest(name, FAMILIES.names('models'))}")
+
+
+def family(name: str) -> type[Model]:
+    """The class of a family; an unknown name is a ConfigError that names the nearest known one."""
+    require_family(name)
     return FAMILIES[name]
 
 
@@ -95,9 +101,9 @@ def build(name: str, settings: Mapping[str, Any], *, where: str = "model") -> Mo
 
 def single_families() -> dict[str, type[Model]]:
     """All families that are not composed of other models."""
-    return {name: kind for name, kind in FAMILIES.items() if not issubclass(kind, Composite)}
+    return {name: FAMILIES[name] for name in FAMILIES.names("models")}
 
 
 def composites() -> dict[str, type[Model]]:
     """All families that are composed of other models."""
-    return {name: kind for name, kind in FAMILIES.items() if issubclass(kind, Composite)}
+    return {name: FAMILIES[name] for name in FAMILIES.names("compose")}

@@ -98,6 +98,7 @@ def mix(
             splits, lambda split, progress: score(model, splits[split].corpus, progress=progress), reporter
         )
     folder.write_card(_card(run, opened, found))
+    run.describe()
     return run
 
 

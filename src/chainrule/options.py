@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 from typing_extensions import Doc
 
 from chainrule.errors import ConfigError
+
+if TYPE_CHECKING:
+    from chainrule.config import RunConfig
+    from chainrule.training.checkpoint import RunFolder
+
+DATA = ("train", "valid", "test", "source", "valid_source", "test_source")  # settings that name data
 
 
 class TrainOptions(TypedDict, total=False):
@@ -113,3 +120,99 @@ def _flag(name: str) -> str:
 def _without_none(tree: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: _without_none(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
     return {name: value for name, value in kept.items() if value is not None and value != {}}
+
+
+# What is asked for, checked before torch is imported and before any data is read
+
+
+class TrainRequest(NamedTuple):
+    """The settings that the user gives, and the folder of the run."""
+
+    values: dict[str, Any]  # as in config.toml
+    folder: RunFolder
+    resumed: bool  # the folder has a run to continue
+
+
+def train_request(
+    family: str,
+    options: Mapping[str, Any],
+    *,
+    settings: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+) -> TrainRequest:
+    """Combine what the user gives; raises for all that is wrong without a look into the data or at the model."""
+    from chainrule.config import RunConfig, apply_overrides, read_toml
+    from chainrule.families import require_family
+    from chainrule.training.checkpoint import RunFolder
+
+    require_family(family)
+    file = options.get("config")
+    values = merged(read_toml(Path(file)) if file is not None else {}, settings or {})
+    values = apply_overrides(merged(values, train_settings(family, options)), overrides)
+    out = options.get("out")
+    folder = RunFolder(Path(out) if out is not None else _new_folder(family))
+    resumed = bool(options.get("resume")) and folder.exists
+    config = RunConfig.parse(merged({"data": {"train": "-"}}, values))
+    if resumed:
+        config = continued(folder.config(), values)
+    else:
+        folder.require_free()
+        for run in (config.start_from, config.data.distil_from):
+            if run is not None:
+                RunFolder(Path(run)).config()
+    require_data(*(getattr(config.data, name) for name in DATA))
+    return TrainRequest(values, folder, resumed)
+
+
+def require_data(*specs: str | None) -> None:
+    """Raise DataError for a path that does not exist; other data is checked when it is opened."""
+    from chainrule.data.text import require_path
+
+    for spec in specs:
+        if spec is not None:
+            require_path(spec)
+
+
+def merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    """Both trees merged; `high` has precedence. A new budget replaces the old one, whatever its kind."""
+    from chainrule.config import BUDGETS
+
+    result = dict(low)
+    if any(name in high for name in BUDGETS):
+        result = {name: value for name, value in result.items() if name not in BUDGETS}
+    for name, value in high.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(name), Mapping)
+        result[name] = merged(result[name], value) if both else value
+    return result
+
+
+def continued(stored: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """The stored settings of a resumed run; only the budget, the device and the threads may change."""
+    from chainrule.config import BUDGETS, RunConfig
+
+    new = RunConfig.parse(merged(stored.model_dump(exclude_none=True), values))
+    free: dict[str, Any] = {"train": {*BUDGETS, "save_every", "log_every", "patience"}, "device": True, "threads": True}
+    before, after = (config.model_dump(exclude=free) for config in (stored, new))
+    if before != after:
+        path, old, new = _first_difference(before, after)
+        raise ConfigError(
+            f"a resumed run keeps its settings, but {path!r} was {old!r} and is now {new!r}; "
+            "remove it, or train a new run in another folder"
+        )
+    return new
+
+
+def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any]:
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            path, old, new = _first_difference(old, new)
+            name = f"{name}.{path}"
+        return name, old, new
+    raise AssertionError("the two are equal")
+
+
+def _new_folder(name: str) -> Path:
+    return next(path for number in itertools.count(1) if not (path := Path("runs") / f"{name}-{number}").exists())

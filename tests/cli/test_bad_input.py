@@ -8,9 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 
 from chainrule.errors import RunError
-from chainrule.training import checkpoint
+from chainrule.training.checkpoint import RunFolder
 from tests.conftest import Command, Outcome
 
 STAGES = ("counting", "tokenizer", "training data", "validation data", "test data", "cleaning", "training")
@@ -183,19 +184,19 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 ) -> None:
     """The disk fills up while a resumed run saves its next state: the old state and weights stay whole."""
     before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
-    real = checkpoint.save_file
+    real = safetensors.torch.save_file
 
     def full(tensors: object, path: Path) -> None:
         Path(path).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     sets = ["model.layers=1", "model.width=16", "model.heads=2", "model.context=32", "train.batch_tokens=256"]
     flags = [word for setting in sets for word in ("--set", setting)]
     again = ("train", "gpt", "--data", text_file, "--out", run, "--steps", 9, "--resume", *flags)
     refused(chainrule(*again), "disk is full", "--resume")
     assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before
-    monkeypatch.setattr(checkpoint, "save_file", real)
+    monkeypatch.setattr(safetensors.torch, "save_file", real)
     assert chainrule(*again).code == 0
     assert json.loads(chainrule("info", run, "--json").out)["steps"] == 9
 
@@ -204,7 +205,7 @@ def test_dev_full_is_reported_as_a_full_disk(chainrule: Command, run: Path, tmp_
     """/dev/full refuses every write as a full disk would."""
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")
-    folder = checkpoint.RunFolder(run)
+    folder = RunFolder(run)
     (run / "metrics.jsonl").unlink()
     (run / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(RunError, match="disk is full"):

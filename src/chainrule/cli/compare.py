@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chainrule.cli.options import Json, errors, output, print_json
+from chainrule.errors import ConfigError
+from chainrule.options import require_data
 
 if TYPE_CHECKING:
     from chainrule.comparison.results import ComparisonResults
@@ -90,10 +92,10 @@ def compare(
 
         chainrule compare --data my.txt --minutes 10 --out comparison
     """
+    require_data(data, valid, test)
     from chainrule.cli.progress import ComparisonProgress
     from chainrule.comparison.compare import budget_curve as run_curve
     from chainrule.comparison.compare import compare as run_comparison
-    from chainrule.errors import ConfigError
 
     if budget_curve and tokens is not None:
         raise ConfigError("--budget-curve varies --minutes; leave --tokens out")

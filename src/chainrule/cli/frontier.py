@@ -20,8 +20,10 @@ from chainrule.cli.options import (
     open_translation_run,
     output,
     print_json,
+    require_runs,
 )
 from chainrule.errors import ConfigError
+from chainrule.options import require_data
 
 if TYPE_CHECKING:
     from chainrule.frontier.results import FrontierResults, FrontierRow, Speed
@@ -89,6 +91,8 @@ def frontier(
     folder, report.html has charts of the Pareto frontier and results.json the values. A failed measurement is listed
     with its reason. Ctrl-C stops; the same command continues.
     """
+    require_runs(*runs, *([] if draft is None else [draft]))
+    require_data(data, *(None if one is None else str(one) for one in (source, references)))
     from chainrule.frontier.measure import measure_frontier
 
     common: dict[str, Any] = {"limit": limit, "device": device, "threads": threads, "draft": draft}

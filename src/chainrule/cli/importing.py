@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from chainrule.cli.export import ExchangeFormat
-from chainrule.cli.options import Json, print_json, print_table
+from chainrule.cli.options import Json, print_json, print_table, require_new_run
+from chainrule.options import require_data
 
 
 def import_(
@@ -28,6 +29,8 @@ def import_(
 
         chainrule import gpt2/ --from hf --out runs/gpt2
     """
+    require_data(str(path))
+    require_new_run(out)
     from chainrule.tasks import import_run
 
     about = import_run(path, str(from_), out).info()

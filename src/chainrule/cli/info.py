@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from chainrule.cli.options import Json, RunPath, open_run, print_json, print_scores, print_table
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chainrule.cli.options import Json, RunPath, open_run, print_json, print_scores, print_table, require_runs
+
+if TYPE_CHECKING:
+    from chainrule.training.description import Description
 
 
 def info(run: RunPath, json: Json = False) -> None:
@@ -12,11 +18,19 @@ def info(run: RunPath, json: Json = False) -> None:
 
         chainrule info runs/first
     """
-    opened = open_run(run, device="cpu")
-    about = opened.info()
+    require_runs(run)
+    about, rows = _described(run)
     if json:
         print_json(about)
         return
     tables = ("validation", "test", "cleaning", "bleu")
-    print_table({name: value for name, value in about.items() if name not in tables} | opened.summary_rows())
+    print_table({name: value for name, value in about.items() if name not in tables} | rows)
     print_scores(about)
+
+
+def _described(run: Path) -> Description:
+    """The stored description of a run, or a new one if its files have changed since."""
+    from chainrule.training.checkpoint import RunFolder
+    from chainrule.training.description import read_description
+
+    return read_description(RunFolder(run)) or open_run(run, device="cpu").describe()

@@ -16,6 +16,8 @@ from chainrule.cli.options import (
     print_json,
     print_scores,
     print_table,
+    require_new_run,
+    require_runs,
     use_threads,
 )
 
@@ -72,6 +74,8 @@ def mix(
 
         chainrule mix runs/ngram runs/gpt --out runs/both
     """
+    require_runs(*runs)
+    require_new_run(out)
     use_threads(threads)
     import chainrule
     from chainrule.training.progress import console_reporter

@@ -46,12 +46,29 @@ def open_run(path: Path, *, device: str = "auto", threads: int | None = None, ch
     """Load a run with the given number of threads. A wrong path or option is reported before torch is imported."""
     if checkpoint not in ("best", "last"):
         raise ConfigError(f"--checkpoint must be best or last, got {checkpoint!r}")
-    if not path.is_dir():
-        raise RunError(f"no run at {str(path)!r}; check the path")
+    require_runs(path)
     use_threads(threads)
     from chainrule.tasks import load
 
     return load(path, device=device, checkpoint=checkpoint)
+
+
+def require_runs(*paths: Path) -> None:
+    """Raise RunError for a path without a run, before torch is imported."""
+    from chainrule.families import require_family
+    from chainrule.training.checkpoint import RunFolder
+
+    for path in paths:
+        if not path.is_dir():
+            raise RunError(f"no run at {str(path)!r}; check the path")
+        require_family(RunFolder(path).config().family)
+
+
+def require_new_run(path: Path) -> None:
+    """Raise RunError unless a run can be created there, before torch is imported."""
+    from chainrule.training.checkpoint import RunFolder
+
+    RunFolder(path).require_free()
 
 
 def open_text_run(path: Path, **how: Any) -> TextRun:

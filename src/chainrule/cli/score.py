@@ -24,6 +24,7 @@ from chainrule.cli.options import (
 )
 from chainrule.cli.translate import BatchSize, Beam, LengthCandidates, LengthPenalty, Passes, Shortlist
 from chainrule.errors import ConfigError
+from chainrule.options import require_data
 
 if TYPE_CHECKING:
     from chainrule.tasks.scoring import TextToken
@@ -104,6 +105,7 @@ def score(
         raise ConfigError("--task translation takes the files --source and --references, and no --text or --data")
     if task == "likelihood" and references is not None:
         raise ConfigError("--references needs --task translation; add it, or score the file with --data")
+    require_data(data, *(None if one is None else str(one) for one in (source if text is None else None, references)))
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
     from chainrule.tasks.base import require
     from chainrule.tasks.scoring import ScoreRequest

@@ -10,7 +10,7 @@ import typer
 from typing_extensions import Doc
 
 from chainrule.cli.options import Json, errors, output, print_json, print_scores, print_table, use_threads
-from chainrule.options import TrainOptions
+from chainrule.options import TrainOptions, train_request
 
 if TYPE_CHECKING:
     from chainrule.tasks import Run
@@ -71,6 +71,7 @@ def train(
 
         chainrule train transformer --source my.en --target my.de --tokenizer bpe:8000 --out runs/en-de
     """
+    train_request(family, options, overrides=set_ or [])  # mistakes are found before torch is imported
     use_threads(options["threads"])
     import chainrule
     from chainrule.training.progress import console_reporter

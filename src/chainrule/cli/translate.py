@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_translation_run
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_translation_run, require_runs
 
 if TYPE_CHECKING:
     from chainrule.decoding import Search, TranslatedText
@@ -88,6 +88,7 @@ def translate(
 
         chainrule translate runs/en-de --beam 5 < test.en > test.de
     """
+    require_runs(run)
     from chainrule.decoding import Search
 
     search = Search.parse(

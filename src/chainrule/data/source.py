@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Literal, NamedTuple, final
 
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.errors import DataError
-from chainrule.types import Progress
+
+if TYPE_CHECKING:
+    from chainrule.types import Progress
 
 Unit = Literal["stream", "documents"]
 

@@ -283,6 +283,19 @@ def find_files(spec: str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     raise DataError(f"there is no file or folder {spec!r}; {_neighbour(path)}")
 
 
+def require_path(spec: str) -> None:
+    """Raise DataError if a data spec is a path that does not exist; nothing is read."""
+    path = Path(spec).expanduser()
+    if spec == "-" or spec.startswith(("builtin:", "hub:")) or ".npz:" in spec or set(spec) & set("*?["):
+        return
+    try:
+        missing = not path.exists()
+    except OSError:  # explained when it is opened
+        return
+    if missing:
+        raise DataError(f"there is no file or folder {spec!r}; {_neighbour(path)}")
+
+
 def _neighbour(path: Path) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {str(path.parent)!r} either; check the path"

@@ -105,4 +105,5 @@ def import_run(path: str | Path, form: str, out: str | Path) -> Run:
     folder.write_weights(model)
     run = run_of(folder, config, model)
     folder.write_card(run.card())
+    run.describe()
     return run

@@ -40,6 +40,7 @@ from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
+from chainrule.training.description import Description, last_scores, write_description
 from chainrule.training.learner import NextTokens, build_learner
 from chainrule.training.loop import Outcome, trainer_type
 from chainrule.training.progress import Record, Recorder, Reporter
@@ -215,6 +216,7 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
         if scored and (outcome is None or outcome.reason != "stopped"):
             data.score(run, reporter)
         folder.write_card(run.card())
+        run.describe()
         return run
 
     def _fit(
@@ -393,7 +395,6 @@ class Run(ABC, Generic[ModelT_co]):
 
     def info(self) -> dict[str, Any]:
         """What the run is, as plain values."""
-        scores = self.folder.records("scores.jsonl")
         metrics = [record for record in self.folder.records("metrics.jsonl") if "loss" in record]
         last = metrics[-1] if metrics else {}
         return {
@@ -409,9 +410,14 @@ class Run(ABC, Generic[ModelT_co]):
             "steps": last.get("step"),
             "tokens": last.get("tokens"),
             "seconds": last.get("seconds"),
-            "validation": next((one for one in reversed(scores) if one.get("split") == "validation"), None),
-            "test": next((one for one in reversed(scores) if one.get("split") == "test"), None),
+            **last_scores(self.folder),
         }
+
+    def describe(self) -> Description:
+        """Store what `chainrule info` shows, so that it need not load the model."""
+        description = Description(self.info(), self.summary_rows())
+        write_description(self.folder, description)
+        return description
 
     def card(self) -> str:
         """The run as Markdown, for card.md."""

@@ -8,6 +8,7 @@
     state/step-N/        the last checkpoint: weights, optimizer, random state, position in the data
     scores.jsonl         every score of this run, with its protocol
     card.md              a summary of the run
+    info.json            what `chainrule info` shows, so that it need not load the weights
 
 Every file is written under a temporary name and then renamed, so a crash leaves the previous version. Nothing is
 pickled.
@@ -22,17 +23,18 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
 from chainrule.config import FORMAT, RunConfig, read_toml, write_toml
 from chainrule.errors import ConfigError, RunError
 from chainrule.files import whole_file, whole_folder, write_whole
 from chainrule.tokenizers import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:  # torch is imported with the first weights: settings and records are read without it
+    import torch
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class RunFolder:
     # Weights
 
     def write_weights(self, model: nn.Module) -> None:
+        from safetensors.torch import save_file
+
         with self.explained(), whole_file(self.path / "model.safetensors") as temporary:
             save_file(distinct_tensors(model), temporary)
 
@@ -131,6 +135,8 @@ class RunFolder:
 
     def write_state(self, step: int, snapshot: Snapshot, *, end: bool = False) -> None:
         """Write a checkpoint, then delete older ones. The final checkpoint of a run has a name of its own."""
+        from safetensors.torch import save_file
+
         folder = self.path / "state" / (f"step-{step:09d}-end" if end else f"step-{step:09d}")
         with self.explained():
             if not folder.is_dir():
@@ -164,6 +170,8 @@ class RunFolder:
         return sorted((self.path / "state").glob("step-*"))
 
     def _read_tensors(self, file: Path) -> dict[str, Tensor]:
+        from safetensors.torch import load_file
+
         try:
             return load_file(file)
         except (OSError, SafetensorError) as error:
