@@ -53,15 +53,16 @@ def train(
     data = open_data(config, reporter, stored=stored)
     for warning in data.warnings:
         reporter.note(warning)
-    run: Run = data.train(
-        config,
-        folder,
-        device=device,
-        reporter=reporter,
-        start=start,
-        resume=resumed,
-        scored=scored,
-    )
+    with folder.kept_if_trained():
+        run: Run = data.train(
+            config,
+            folder,
+            device=device,
+            reporter=reporter,
+            start=start,
+            resume=resumed,
+            scored=scored,
+        )
     return run
 
 

@@ -7,6 +7,7 @@ ChainruleError
 ├── RunError          a run folder that is missing, incomplete, damaged or from a newer version
 ├── TrainingError     training that cannot continue: a loss that is not finite, nothing to train
 ├── DecodingError     a request that a decoder does not support
+├── WriteError        a file that cannot be written: a full disk, a folder without permission
 └── MissingExtra      an optional dependency that is not installed; the message names the extra
 
 A message is one line that states the problem, the value, and a remedy. The command line prints it and exits with
@@ -16,6 +17,7 @@ status 2. Any other exception that reaches the user is a bug.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -47,6 +49,14 @@ class DecodingError(ChainruleError):
     """A request that a decoder does not support."""
 
 
+class WriteError(ChainruleError):
+    """A file that cannot be written."""
+
+    def __init__(self, what: str, problem: str, remedy: str) -> None:
+        super().__init__(f"cannot write {what!r}: {problem}; {remedy}")
+        self.what, self.problem, self.remedy = what, problem, remedy
+
+
 class MissingExtra(ChainruleError):
     """An optional dependency is not installed."""
 
@@ -55,6 +65,29 @@ class MissingExtra(ChainruleError):
             f"{need} needs the optional dependency chainrule[{extra}]; "
             f'install it in your clone: pip install -c constraints.txt -e ".[{extra}]"'
         )
+
+
+def memory_problem(error: BaseException) -> str | None:
+    """The message for an allocation that failed, in Python, NumPy or torch; None if it is another error."""
+    text = str(error)
+    failed = ("can't allocate memory", "not enough memory", "out of memory")  # torch raises RuntimeError
+    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and any(x in text for x in failed)):
+        return None
+    tried = re.search(r"tried to allocate (\d+) bytes|allocate ([\d.]+ [KMGTPE]iB)", text, re.IGNORECASE)
+    amount = "" if tried is None else f" (allocating {tried[2] or in_units(int(tried[1]))})"
+    return (
+        f"out of memory{amount}; use a smaller model (model.width, model.layers), smaller batches "
+        "(train.batch_tokens) or shorter texts"
+    )
+
+
+def in_units(size: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if size >= 100 or unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,15 +1,35 @@
-"""Atomic writes: a file is written under a temporary name, synced to disk, then renamed."""
+"""Atomic writes: a file is written under a temporary name, synced to disk, then renamed.
+
+A write that fails, or is interrupted, leaves the previous file and no temporary one. Errors of the file system become
+a `WriteError` that names the file.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from chainrule.errors import ConfigError
+from chainrule.errors import ConfigError, WriteError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ELSEWHERE = "choose another folder"
+PROBLEMS = {  # what is wrong, and the remedy
+    errno.ENOSPC: ("the disk is full", "free some space, or choose a folder on another disk"),
+    errno.EDQUOT: ("the disk quota is used up", "delete files, or choose a folder on another disk"),
+    errno.EFBIG: ("the file exceeds the size limit", "raise it with `ulimit -f`, or choose another file system"),
+    errno.EROFS: ("the file system is read-only", ELSEWHERE),
+    errno.EACCES: ("permission denied", "choose a folder that you may write to"),
+    errno.EPERM: ("operation not permitted", "choose a folder that you may write to"),
+}
 
 
 def _umask() -> int:
@@ -19,43 +39,70 @@ def _umask() -> int:
 
 
 @contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert errors of the file system in this block, which writes to `path`, into a WriteError that names it.
+
+    An error about a file elsewhere, such as one that is read in the block, is not converted.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and not _concerns(path, Path(os.fsdecode(error.filename))):
+            raise
+        raise write_error(str(path), error) from None
+
+
+def _concerns(path: Path, named: Path) -> bool:
+    """Whether an error about `named` is about writing to `path`: a temporary file beside it, or a folder above it."""
+    return path.parent in named.parents or named == path or named in path.parents
+
+
+def write_error(what: str, error: OSError) -> WriteError:
+    """The error for something that the file system has refused to write."""
+    problem, remedy = PROBLEMS.get(error.errno or 0, ((error.strerror or str(error)).lower(), ELSEWHERE))
+    return WriteError(what, problem, remedy)
+
+
+@contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; the file takes its real name when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())  # whatever the writer has set; temporary files are private
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())  # whatever the writer has set; temporary files are private
+            _sync(temporary)
+            temporary.replace(path)
+            _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """As `whole_file` for a folder. If another process has created it meanwhile, that one is kept."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
-        yield temporary
-        temporary.chmod(0o777 & ~_umask())
-        for file in temporary.iterdir():
-            if file.is_file():
-                file.chmod(0o666 & ~_umask())
-            _sync(file)
-        _sync(temporary)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
-            temporary.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
-        _sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())
+            for file in temporary.iterdir():
+                if file.is_file():
+                    file.chmod(0o666 & ~_umask())
+                _sync(file)
+            _sync(temporary)
+            try:
+                temporary.rename(path)
+            except OSError:
+                if not path.is_dir():
+                    raise
+            _sync(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def require_parent(path: Path) -> None:
@@ -68,6 +115,18 @@ def write_whole(path: Path, text: str) -> None:
     """Write or replace a text file atomically."""
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file; errors of the system, which safetensors hides in its own, are raised as OSError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(dict(tensors), path, metadata=metadata)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from None
 
 
 def _sync(path: Path) -> None:

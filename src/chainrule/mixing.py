@@ -86,8 +86,9 @@ def mix(
     if is_right_to_left(model):
         held_out = held_out.reversed()
     found = None if isinstance(model.gate, FixedGate) else _fit(model, held_out.valid, seed, reporter)
-    opened[0].create(folder, config)
-    folder.write_weights(model)
+    with folder.kept_if_trained():
+        opened[0].create(folder, config)
+        folder.write_weights(model)
     if found is not None:
         names = [str(run.path) for run in opened]
         folder.append("metrics.jsonl", {"step": found.passes, "gate": gate, "runs": names, **found._asdict()})

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 
 from chainrule.errors import RunError
+from chainrule.training import checkpoint
 from chainrule.training.checkpoint import RunFolder
 from tests.conftest import Command, Outcome
 
@@ -184,19 +184,19 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 ) -> None:
     """The disk fills up while a resumed run saves its next state: the old state and weights stay whole."""
     before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
-    real = safetensors.torch.save_file
+    real = checkpoint.save_tensors
 
     def full(tensors: object, path: Path) -> None:
         Path(path).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_tensors", full)
     sets = ["model.layers=1", "model.width=16", "model.heads=2", "model.context=32", "train.batch_tokens=256"]
     flags = [word for setting in sets for word in ("--set", setting)]
     again = ("train", "gpt", "--data", text_file, "--out", run, "--steps", 9, "--resume", *flags)
     refused(chainrule(*again), "disk is full", "--resume")
     assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before
-    monkeypatch.setattr(safetensors.torch, "save_file", real)
+    monkeypatch.setattr(checkpoint, "save_tensors", real)
     assert chainrule(*again).code == 0
     assert json.loads(chainrule("info", run, "--json").out)["steps"] == 9
 

@@ -174,7 +174,7 @@ def test_the_slower_of_two_builders_takes_the_entry_of_the_faster(tmp_path):
     assert [path.name for path in entry.parent.iterdir()] == ["name"]
 
 
-@pytest.mark.parametrize(("code", "complaint"), [(errno.ENOSPC, "no space left"), (errno.EROFS, "cannot be written")])
+@pytest.mark.parametrize(("code", "complaint"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only")])
 def test_a_failed_write_leaves_no_entry(path, source, cache, monkeypatch, code, complaint):
     def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))

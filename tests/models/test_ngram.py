@@ -339,3 +339,24 @@ def test_scores_for_shallow_fusion_equal_those_of_the_whole_text(order: int) -> 
         nats, state = language_model.score(token, state)
         found.append(nats)
     assert found == pytest.approx(expected, abs=1e-6)
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
+def test_the_longest_repetition_is_found(tokens: list[int]) -> None:
+    def repeats(length: int) -> bool:
+        windows = [tuple(tokens[at : at + length]) for at in range(len(tokens) - length + 1)]
+        return len(set(windows)) < len(windows)
+
+    expected = max((length for length in range(1, len(tokens)) if repeats(length)), default=0)
+    assert ngram.longest_repetition(np.array(tokens), 1000) == expected
+
+
+def test_a_high_order_that_does_not_fit_into_memory_is_refused() -> None:
+    """A text of one repeated line has long repetitions, so only memory bounds the order."""
+    line = np.random.default_rng(0).integers(0, 20, 500)
+    model = NGram(NGramConfig(vocabulary=20, order=400))
+    model.require_countable(np.tile(line, 4), memory=1 << 30)
+    with pytest.raises(
+        ConfigError, match=r"model.order 400 on 2,000 tokens takes about 48.0 MB .* set model.order to 83 or"
+    ):
+        model.require_countable(np.tile(line, 4), memory=10_000_000)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chainrule.errors import TokenizerError
+from chainrule.errors import TokenizerError, WriteError
 from chainrule.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, train_tokenizer
 
 Trained = Callable[[str], Tokenizer]
@@ -128,7 +128,7 @@ def test_a_crash_while_saving_keeps_the_old_file(trained: Trained, file: Path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(TokenizerError, match="cannot be written: No space left on device"):
+    with pytest.raises(WriteError, match=r"cannot write .*\.json': the disk is full"):
         trained("words").save(file)
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]
@@ -136,5 +136,5 @@ def test_a_crash_while_saving_keeps_the_old_file(trained: Trained, file: Path, m
 
 def test_saving_below_a_file_is_refused(trained: Trained, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(TokenizerError, match="cannot be written: "):
+    with pytest.raises(WriteError, match=r"cannot write .*tokenizer\.json"):
         trained("chars").save(tmp_path / "file" / "tokenizer.json")

@@ -26,8 +26,8 @@ from chainrule.cli import (
     verify,
     words,
 )
-from chainrule.cli.options import errors
-from chainrule.errors import ChainruleError
+from chainrule.cli.failures import report_error, report_stop
+from chainrule.training.process import INTERRUPTED, stop_signals
 
 app = typer.Typer(
     name="chainrule",
@@ -85,18 +85,20 @@ def root(
 
 
 def main() -> None:
-    """The `chainrule` command. An expected error is one line on stderr and exit status 2."""
-    try:
-        app()
-    except (ChainruleError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # for example, piped into `head`
+    """The `chainrule` command: what the user can mend is one line and status 2, with --json as a JSON object."""
+    with stop_signals() as received:
+        try:
+            status = app(prog_name="chainrule", standalone_mode=False) or 0
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+        except typer.Abort:  # end of input at a prompt, or Ctrl-C in older versions of typer
+            status = INTERRUPTED
+        except BrokenPipeError:  # for example, piped into `head`
             sys.stderr.close()
             sys.exit(141)
-        errors.print(f"[bold red]error[/bold red] {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
-
-
-def escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+        except Exception as error:
+            sys.exit(report_error(error))
+    if status == INTERRUPTED:
+        status = report_stop(received.status)
+    sys.exit(status)

@@ -120,6 +120,8 @@ def compare(
             else:
                 results = run_comparison(data, tokens=tokens, listener=listener, **settings)
     except KeyboardInterrupt:
+        if not out.is_dir():  # before anything was planned
+            raise
         errors.print("stopped; finished work is saved, and the same command with --resume continues")
         return
     if budget_curve:

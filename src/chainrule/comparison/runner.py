@@ -22,8 +22,9 @@ from typing import Any
 from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, JobResult
 from chainrule.comparison.plan import ComparisonPlan, counted_first, is_neural
 from chainrule.comparison.results import FailedFamily
-from chainrule.errors import ChainruleError
+from chainrule.errors import ChainruleError, memory_problem
 from chainrule.files import write_whole
+from chainrule.training.process import stop_signals
 
 JobProgress = Callable[[str, float, dict[str, Any]], None]
 """Called with a family, the fraction of its budget used so far, and its latest training record."""
@@ -194,11 +195,19 @@ def run_job(folder: ComparisonFolder, name: str) -> None:
 def main() -> None:
     """Run one job. An expected failure is one line on stderr and status 2."""
     path, name = sys.argv[1:]
-    try:
-        run_job(ComparisonFolder(Path(path)), name)
-    except (ChainruleError, OSError, MemoryError) as error:
-        print(str(error) or type(error).__name__, file=sys.stderr)
-        sys.exit(2)
+    with stop_signals() as received:
+        try:
+            run_job(ComparisonFolder(Path(path)), name)
+        except KeyboardInterrupt:
+            sys.exit(received.status)
+        except (ChainruleError, OSError) as error:
+            print(error, file=sys.stderr)
+            sys.exit(2)
+        except (MemoryError, RuntimeError) as error:
+            if (problem := memory_problem(error)) is None:
+                raise
+            print(problem, file=sys.stderr)
+            sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ killed or several processes build it at once.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -17,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from chainrule.errors import DataError, TokenizerError
-from chainrule.files import whole_folder
+from chainrule.errors import DataError, TokenizerError, WriteError
+from chainrule.files import whole_folder, writing
 
 FORMAT = 1  # of all entries; a higher number invalidates older ones
 UNFINISHED = ".*"  # temporary names of `files.whole_folder`
@@ -63,16 +62,13 @@ def building(entry: Path) -> Iterator[Path]:
 
 @contextmanager
 def _explained(root: Path) -> Iterator[None]:
-    elsewhere = "set CHAINRULE_CACHE to a folder"
+    elsewhere = "CHAINRULE_CACHE names the folder"
     try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DataError(
-                f"no space left in the cache folder {str(root)!r}; free some space, or {elsewhere} on another disk"
-            ) from None
+        with writing(root):
+            yield
+    except WriteError as error:
         raise DataError(
-            f"the cache folder {str(root)!r} cannot be written: {error.strerror or error}; {elsewhere} that is writable"
+            f"cannot write to the cache folder {str(root)!r}: {error.problem}; {error.remedy}: {elsewhere}"
         ) from None
 
 

@@ -27,6 +27,7 @@ from chainrule.data.records import JSON_LINES, as_text, missing_field, read_json
 from chainrule.data.source import LONGEST_LINE, TextSource, Unit, cut, normalisation_of
 from chainrule.data.tables import TEXT_NAMES, Row, first_known, is_comma_separated, is_header, names_of, rows_of
 from chainrule.errors import DataError
+from chainrule.files import writing
 
 CHUNK = 1 << 20  # bytes read at a time
 SPOOLED = "standard input"  # name of the temporary file with the content of a pipe
@@ -330,7 +331,11 @@ def _spool(spec: str) -> Path:
     folder = tempfile.mkdtemp(prefix="chainrule-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, SPOOLED)
-    with path.open("wb") as copy, nullcontext(sys.stdin.buffer) if spec == "-" else Path(spec).open("rb") as pipe:
+    with (
+        writing(path),
+        path.open("wb") as copy,
+        nullcontext(sys.stdin.buffer) if spec == "-" else Path(spec).open("rb") as pipe,
+    ):
         shutil.copyfileobj(pipe, copy, CHUNK)
     return path
 

@@ -395,3 +395,11 @@ class CountModel(ABC):
     @abstractmethod
     def estimate(self) -> None:
         """Estimate probabilities from the counts. May be repeated after observing more."""
+
+    def require_countable(self, tokens: npt.NDArray[Any], memory: int) -> None:  # noqa: B027  # no limit by default
+        """Raise ConfigError if the settings ask for more than this text, or this many bytes of memory, can hold."""
+
+    @property
+    def events_counted(self) -> int:
+        """Number of different events, such as n-grams, that the counts hold so far."""
+        return 0

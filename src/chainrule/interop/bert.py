@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from chainrule.errors import ConfigError, RunError
 from chainrule.features.folders import WEIGHTS, load_weights, read_config
 from chainrule.features.weights import BERT_BLOCK, MATRICES, CheckpointTensors, read_pretrained
-from chainrule.files import whole_file, write_whole
+from chainrule.files import save_tensors, whole_file, write_whole
 from chainrule.interop.tokenizers import special_tokens
 from chainrule.models.bert import BERT, BERTConfig, SpecialIds
 from chainrule.nn.pretrained_encoders import BertEncoder
@@ -47,7 +46,7 @@ def write_bert(model: BERT, folder: Path) -> None:
     """Write a folder for `BertForMaskedLM.from_pretrained`, or for `BertModel` if the model has no head."""
     weights = {name: tensor.contiguous() for name, tensor in _their_weights(model)}
     with whole_file(folder / WEIGHTS) as temporary:
-        save_file(weights, temporary, metadata={"format": "pt"})
+        save_tensors(weights, temporary, metadata={"format": "pt"})
     write_whole(folder / "config.json", json.dumps(_their_config(model), indent=2) + "\n")
 
 

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from chainrule.errors import ConfigError, RunError
 from chainrule.features.folders import WEIGHTS, load_weights, read_config, require_settings
 from chainrule.features.weights import GPT2_BLOCK, CheckpointTensors
-from chainrule.files import whole_file, write_whole
+from chainrule.files import save_tensors, whole_file, write_whole
 from chainrule.models.gpt import GPT, GPTConfig
 
 PREFIX = "transformer."
@@ -51,7 +50,7 @@ def write_gpt2(model: GPT, folder: Path, *, eos: int | None = 0) -> None:
         for theirs, name in _names(config)
     }
     with whole_file(folder / WEIGHTS) as temporary:
-        save_file(weights, temporary, metadata={"format": "pt"})
+        save_tensors(weights, temporary, metadata={"format": "pt"})
     write_whole(folder / "config.json", json.dumps(_their_config(model, eos), indent=2) + "\n")
 
 

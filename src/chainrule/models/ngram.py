@@ -27,6 +27,7 @@ from pydantic import Field
 from torch import Tensor
 
 from chainrule.config import ModelConfig
+from chainrule.errors import ConfigError, in_units
 from chainrule.interface.base import readable
 from chainrule.interface.capabilities import GreedyDrafts
 from chainrule.nn.backoff import BackoffModel, BackoffTable, Counts, discounts, find_nodes, merge_counts, node_values
@@ -35,6 +36,8 @@ from chainrule.nn.layers import EXACT
 from chainrule.types import Batch, Sequences, State, Step
 
 LARGE_VOCABULARY = 1000  # words rather than characters, whose longer n-grams are seldom seen twice
+LONG_ORDER = 24  # up to here any text is counted; beyond, most n-grams occur once
+COUNTING_BYTES = 60  # per n-gram while counting and estimating, measured; a stored one takes 16
 PENDING = 1 << 20  # tokens buffered before they are merged into the counts
 
 Numbers = npt.NDArray[np.floating[Any]]
@@ -85,6 +88,24 @@ class NGram(BackoffModel, GreedyDrafts):
         return {"order": 7 if vocabulary < LARGE_VOCABULARY else 5}
 
     # Counting
+
+    def require_countable(self, tokens: npt.NDArray[Any], memory: int) -> None:
+        """Refuse an order above the longest repetition in the text: its n-grams all occur once, and fill the memory."""
+        if self.order <= LONG_ORDER:
+            return
+        longest = longest_repetition(tokens, self.order)
+        if self.order > longest + 1:
+            raise ConfigError(
+                f"model.order {self.order} is longer than any repetition in the training data: no sequence of more "
+                f"than {longest} tokens occurs twice, so longer n-grams predict nothing new; set model.order to "
+                f"{max(LONG_ORDER, longest + 1)} or less"
+            )
+        if (needed := self.order * len(tokens) * COUNTING_BYTES) > memory:
+            raise ConfigError(
+                f"model.order {self.order} on {len(tokens):,} tokens takes about {in_units(needed)} of memory, and "
+                f"{in_units(memory)} is available; set model.order to "
+                f"{max(LONG_ORDER, memory // (len(tokens) * COUNTING_BYTES))} or less"
+            )
 
     def observe(self, target: Sequences, state: State | None = None) -> State:
         """Count the n-grams that end at each real token. The state is the last order − 1 tokens, −1 before BOS."""
@@ -217,6 +238,38 @@ class NGram(BackoffModel, GreedyDrafts):
     def _contexts(self, nodes: list[Tensor]) -> Tensor:
         """(B, K + 1, order − 1): the state before the tokens just read, then after each of them."""
         return torch.stack(nodes, dim=-1)[..., : self.order - 1]
+
+
+def longest_repetition(tokens: npt.NDArray[Any], limit: int) -> int:
+    """The length of the longest sequence that occurs at least twice in a text, up to `limit`.
+
+    The windows of length 2k are pairs of windows of length k, so ranks of windows of length 1, 2, 4, … take a sort
+    each; then the longest length with a repetition is a sum of powers of two, found from the largest down.
+    """
+
+    def ranks_of(windows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        return np.unique(windows, return_inverse=True)[1].astype(np.int64, copy=False)
+
+    def joined(first: npt.NDArray[np.int64], length: int, second: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The ranks of windows made of one of `length` and the one that follows it."""
+        count = len(second) - length
+        if count <= 0:
+            return np.empty(0, dtype=np.int64)
+        pairs = first[:count] * (int(second.max()) + 1) + second[length:]
+        return ranks_of(pairs)
+
+    def repeats(ranks: npt.NDArray[np.int64]) -> bool:
+        return len(ranks) > 0 and int(ranks.max()) + 1 < len(ranks)
+
+    ranks = [ranks_of(tokens)]
+    while 1 << len(ranks) <= limit and repeats(ranks[-1]):
+        ranks.append(joined(ranks[-1], 1 << (len(ranks) - 1), ranks[-1]))
+    length, found = 0, np.zeros(len(tokens), dtype=np.int64)
+    for power in reversed(range(len(ranks))):
+        longer = joined(found, length, ranks[power]) if length else ranks[power]
+        if repeats(longer):
+            length, found = length + (1 << power), longer
+    return length
 
 
 def count(tokens: Tensor, counted: Tensor, order: int, base: int) -> Counts:

@@ -68,6 +68,10 @@ class BackoffModel(AutoregressiveModel, CountModel):
                 f"{self.vocabulary} tokens; encode the text with the model's own tokenizer"
             )
 
+    @property
+    def events_counted(self) -> int:
+        return 0 if self._counts is None else sum(numbers.numel() for numbers in self._counts.numbers)
+
     def _counted(self) -> Counts:
         """The counts. Raises TrainingError if nothing was observed."""
         if self._counts is None or not self._counts.numbers[0].any():

@@ -101,8 +101,9 @@ def import_run(path: str | Path, form: str, out: str | Path) -> Run:
     settings = model.config.model_dump(mode="json", exclude_none=True)
     data = DataConfig(train=f"imported from {path}", unit="stream")
     config = RunConfig(family=name, tokenizer=tokenizer.kind, data=data, model=settings)
-    folder.create(config, tokenizer)
-    folder.write_weights(model)
+    with folder.kept_if_trained():
+        folder.create(config, tokenizer)
+        folder.write_weights(model)
     run = run_of(folder, config, model)
     folder.write_card(run.card())
     run.describe()

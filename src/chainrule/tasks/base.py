@@ -204,8 +204,8 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
         data = self.reversed() if is_right_to_left(model) else self
         outcome = None
         if isinstance(model, CountModel):
-            data.create(folder, config)
             count(model, data.corpus, reporter)
+            data.create(folder, config)
             folder.write_weights(model)
         else:
             if not isinstance(model, self.model_type):

@@ -122,10 +122,7 @@ class Tokenizer(ABC):
     def save(self, path: Path | str) -> None:
         """Write one JSON file, atomically."""
         data = {"format": FORMAT, "kind": self.kind, **self.to_json()}
-        try:
-            write_whole(Path(path), json.dumps(data, ensure_ascii=False, separators=(",", ":")))
-        except OSError as error:
-            raise TokenizerError(f"tokenizer file {str(path)!r} cannot be written: {error.strerror}") from None
+        write_whole(Path(path), json.dumps(data, ensure_ascii=False, separators=(",", ":")))
 
 
 class StringTokenizer(Tokenizer):

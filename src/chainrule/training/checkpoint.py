@@ -17,7 +17,6 @@ pickled.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -28,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from chainrule.config import FORMAT, RunConfig, read_toml, write_toml
-from chainrule.errors import ConfigError, RunError
-from chainrule.files import whole_file, whole_folder, write_whole
+from chainrule.errors import ConfigError, RunError, WriteError
+from chainrule.files import save_tensors, whole_file, whole_folder, write_whole, writing
 from chainrule.tokenizers import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:  # torch is imported with the first weights: settings and records are read without it
@@ -76,6 +75,17 @@ class RunFolder:
                 source_tokenizer.save(self.path / "source_tokenizer.json")
             write_whole(self.path / "config.toml", write_toml(config))
 
+    @contextlib.contextmanager
+    def kept_if_trained(self) -> Iterator[None]:
+        """Delete a new run if the block is left by an error or Ctrl-C before any weights are saved."""
+        new = not self.exists
+        try:
+            yield
+        except BaseException:
+            if new and self.exists and not self._states() and not (self.path / "model.safetensors").exists():
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
+
     def config(self) -> RunConfig:
         if not self.path.is_dir():
             raise RunError(f"there is no run at {str(self.path)!r}; check the path")
@@ -106,10 +116,8 @@ class RunFolder:
     # Weights
 
     def write_weights(self, model: nn.Module) -> None:
-        from safetensors.torch import save_file
-
         with self.explained(), whole_file(self.path / "model.safetensors") as temporary:
-            save_file(distinct_tensors(model), temporary)
+            save_tensors(distinct_tensors(model), temporary)
 
     def read_weights(self, model: nn.Module, checkpoint: str = "best") -> None:
         """Load the best weights, or those of the last checkpoint, into a model."""
@@ -135,13 +143,11 @@ class RunFolder:
 
     def write_state(self, step: int, snapshot: Snapshot, *, end: bool = False) -> None:
         """Write a checkpoint, then delete older ones. The final checkpoint of a run has a name of its own."""
-        from safetensors.torch import save_file
-
         folder = self.path / "state" / (f"step-{step:09d}-end" if end else f"step-{step:09d}")
         with self.explained():
             if not folder.is_dir():
                 with whole_folder(folder) as temporary:
-                    save_file(snapshot.tensors, temporary / "tensors.safetensors")
+                    save_tensors(snapshot.tensors, temporary / "tensors.safetensors")
                     (temporary / "values.json").write_text(json.dumps(snapshot.values), encoding="utf-8")
             for old in (
                 *self._states(),
@@ -222,17 +228,12 @@ class RunFolder:
     def explained(self) -> Iterator[None]:
         """Convert errors of the file system into RunError."""
         try:
-            yield
-        except OSError as error:
-            raise RunError(f"cannot write to {str(self.path)!r}: {_reason(error)}") from None
-        except SafetensorError as error:  # safetensors wraps the errors of the operating system
-            raise RunError(f"cannot write to {str(self.path)!r}: {error}; earlier checkpoints are intact") from None
-
-
-def _reason(error: OSError) -> str:
-    if error.errno == errno.ENOSPC:
-        return "the disk is full; free some space and continue with --resume, earlier checkpoints are intact"
-    return f"{error.strerror or error}; choose a writable folder"
+            with writing(self.path):
+                yield
+        except WriteError as error:
+            raise RunError(
+                f"{error}; earlier checkpoints are intact, and the same command with --resume continues"
+            ) from None
 
 
 def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -31,6 +31,34 @@ def keep_freed_memory() -> bool:
     return bool(change(M_MMAP_THRESHOLD, LARGEST_BLOCK)) and bool(change(M_TRIM_THRESHOLD, 2 * LARGEST_BLOCK - 1))
 
 
+INTERRUPTED = 128 + signal.SIGINT  # exit status
+
+
+class Received:
+    """The signal that has stopped the command."""
+
+    status = INTERRUPTED
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Received]:
+    """Let SIGTERM stop a command as Ctrl-C does, so that temporary files are deleted on the way out."""
+    received = Received()
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.status = 128 + number
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @dataclass
 class StopRequests:
     """Whether a signal has asked the run to stop."""
