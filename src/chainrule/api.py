@@ -7,16 +7,18 @@ from typing import Any, Unpack
 
 import torch
 
-from chainrule.config import RunConfig
+from chainrule.config import RunConfig, TrainConfig
 from chainrule.errors import ConfigError, TrainingError, nearest
 from chainrule.families import family as family_named
-from chainrule.interface.base import CountModel, Trainable
+from chainrule.interface.base import CountModel, NeuralModel, Trainable
 from chainrule.options import TrainOptions, continued, merged, train_request
-from chainrule.tasks import Run, load, open_data, task_of_family
+from chainrule.tasks import Run, TrainingData, load, open_data, task_of_family
 from chainrule.tasks.base import choose_device
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.process import keep_freed_memory
 from chainrule.training.progress import Reporter, console_reporter
+from chainrule.training.schedule import Budget
+from chainrule.training.sizing import Sizes, operations_per_second, sizes_for_minutes
 from chainrule.training.warm_start import WarmStart
 
 __all__ = ["Run", "load", "train"]
@@ -53,6 +55,8 @@ def train(
     data = open_data(config, reporter, stored=stored)
     for warning in data.warnings:
         reporter.note(warning)
+    if not resumed and start is None:
+        config = _sized(config, values, data, device, reporter)
     with folder.kept_if_trained():
         run: Run = data.train(
             config,
@@ -84,6 +88,47 @@ def _new_config(family: str, values: Mapping[str, Any], start: WarmStart | None)
         if name not in known:
             raise ConfigError(f"unknown setting 'model.{name}'; {nearest(name, known)}")
     return config
+
+
+def _sized(
+    config: RunConfig, values: Mapping[str, Any], data: TrainingData[Any, Any], device: torch.device, reporter: Reporter
+) -> RunConfig:
+    """The settings with a size, batch, context and dropout for the minutes and the data, unless the user chooses.
+
+    Other budgets keep the defaults, so that they give the same model on every machine; so do GPUs, where the time of a
+    small model does not follow from its operations, and sampled objectives, which compute a part of the readout only.
+    """
+    kind, budget = family_named(config.family), Budget.of(config.train)
+    given, fields = values.get("model", {}), kind.Config.model_fields
+    if not issubclass(kind, NeuralModel) or not data.sized_by_budget or "width" not in fields or "width" in given:
+        return config
+    if budget.kind != "minutes" or device.type != "cpu" or config.train.objective != "likelihood":
+        return config
+    speed = operations_per_second(torch.get_num_threads())
+    chosen = sizes_for_minutes(
+        config.family,
+        data.model_settings,
+        train_tokens=len(data.corpus),
+        operations=60 * budget.amount * speed,
+        model=given,
+        train=values.get("train", {}),
+    )
+    reporter.note(_sizes_note(config.family, chosen, budget, speed, len(data.corpus)))
+    train = config.train.model_dump(exclude_none=True) | chosen.train
+    return config.model_copy(update={"model": config.model | chosen.model, "train": TrainConfig.parse(train)})
+
+
+def _sizes_note(family: str, chosen: Sizes, budget: Budget, speed: float, tokens: int) -> str:
+    """What was chosen and why, in one line."""
+    words = {"width": "width", "layers": "layers", "context": "context", "dropout": "dropout"}
+    model = [f"{words[key]} {chosen.model[key]:g}" for key in words if key in chosen.model]
+    batch = [f"batches of {size:,} tokens" for size in chosen.train.values()]
+    what = ", ".join(model[:-1] + batch + model[-1:]) or "its default size"
+    minutes = "1 minute" if budget.amount == 1 else f"{budget.amount:g} minutes"
+    return (
+        f"{family} with {what}: chosen for {minutes} at about {speed / 1e9:.0f} GFLOP/s and {tokens:,} training "
+        "tokens; set model.width to choose"
+    )
 
 
 def _start(values: Mapping[str, Any], folder: RunFolder, family: str, resumed: bool) -> WarmStart | None:

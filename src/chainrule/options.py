@@ -24,10 +24,10 @@ class TrainOptions(TypedDict, total=False):
     data: Annotated[
         str | None,
         Doc(
-            "Training data. Text: a file (also .gz .xz .zst .jsonl .parquet .csv .fasta), a folder, a glob, - for standard input, "
-            "builtin:prose, builtin:python, or hub:NAME[:CONFIG[:SPLIT]]. Translation: pairs in a .tsv, .csv or .jsonl file, "
-            "hub:NAME:CONFIG or builtin:dates. Images: idx, .npz, a folder of PNG or JPEG, or builtin:digits. Labels, "
-            "tags and answers: .tsv, .csv or .jsonl, CoNLL-U or CoNLL-2003, or SQuAD's JSON."
+            "Training data. Text: a file (also .gz .xz .zst .jsonl .parquet .csv .fasta), a folder, a glob, - for "
+            "standard input, builtin:prose, builtin:python, or hub:NAME[:CONFIG[:SPLIT]]. Translation: pairs in a "
+            ".tsv, .csv or .jsonl file, hub:NAME:CONFIG or builtin:dates. Images: idx, .npz, a folder of PNG or JPEG, "
+            "or builtin:digits. Labels, tags and answers: .tsv, .csv or .jsonl, CoNLL-U or CoNLL-2003, or SQuAD's JSON."
         ),
     ]
     source: Annotated[str | None, Doc("Translation: the source text, one sentence per line.")]

@@ -15,13 +15,7 @@ from chainrule.families import family
 from chainrule.interface.base import CountModel, NeuralModel
 from chainrule.reports.formatting import duration
 from chainrule.tasks.sequences import ComparisonData
-from chainrule.training.sizing import (
-    batch_tokens_for,
-    budget_settings,
-    operations_per_second,
-    parameter_count,
-    width_for,
-)
+from chainrule.training.sizing import operations_per_second, sizes_for
 
 TEST_FRACTION = 0.1  # of the data, for the metrics, unless the user gives a validation or test file
 VALID_FRACTION = 0.05  # of the training data, for early stopping and for fitting mixture gates
@@ -162,14 +156,16 @@ def make_jobs(
             suggested = kind.suggested_settings(known["vocabulary"]) if issubclass(kind, CountModel) else {}
             jobs.append(Job(family=name, model={**suggested, **settings}, train=training))
             continue
-        seen = float(tokens or 0)  # with a token budget, every model keeps the default size of its family
-        if operations is not None:
-            if "width" not in settings:
-                settings["width"] = width_for(name, known, operations)
-            seen = operations / 6 / parameter_count(name, known, settings["width"])
-        training.setdefault("batch_tokens", batch_tokens_for(name, seen))
-        settings = {**budget_settings(name, seen / train_tokens, training["batch_tokens"]), **settings}
-        jobs.append(Job(family=name, model=settings, train=training))
+        sizes = sizes_for(
+            name,
+            known,
+            train_tokens=train_tokens,
+            operations=operations,
+            tokens=tokens,
+            model=settings,
+            train=training,
+        )
+        jobs.append(Job(family=name, model=sizes.model, train=sizes.train))
     return jobs
 
 

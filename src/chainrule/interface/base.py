@@ -172,6 +172,9 @@ class Trainable(Model):
     tokenizer: ClassVar[str] = "chars"
     """The default tokenizer."""
 
+    width_per_layer: ClassVar[int | None] = None
+    """Width divided by layers of a model that is sized for a small budget; None: always the default layers."""
+
     @abstractmethod
     def tables(self) -> Iterator[nn.Parameter]:
         """Embeddings and readouts, with a vector per token or position; optimizers treat them separately."""

@@ -126,6 +126,7 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
     model_type: ClassVar[type[Any]]  # ModelT at run time
     run_type: ClassVar[type[Run]]  # RunT at run time
     unit: ClassVar[str] = "byte"  # bits are reported per byte, or per dim
+    sized_by_budget: ClassVar[bool] = False  # whether `train` chooses the size of a model for a budget in minutes
 
     tokenizer: Tokenizer  # of what is predicted
     source_tokenizer: Tokenizer | None = None

@@ -316,6 +316,7 @@ class TextData(PlainTextData[NeuralModel, TextRun], LikelihoodData[NeuralModel, 
 
     model_type = NeuralModel
     run_type: ClassVar[type[TextRun]] = TextRun
+    sized_by_budget = True
 
     def batches(self, model: NeuralModel, config: RunConfig, reporter: Reporter) -> TrainingBatches:
         """By documents, by windows if the model has a context, else by lanes with a carried state."""

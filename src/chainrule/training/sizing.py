@@ -1,15 +1,17 @@
-"""The size of a model for its budget: width, batch, context and dropout, from the computing time and the data."""
+"""The size of a model for its budget: shape, batch, context and dropout, from the computing time and the data."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from chainrule.config import TrainConfig
+from chainrule.errors import ConfigError
 from chainrule.families import build, family
 from chainrule.interface.base import NeuralModel
 
@@ -19,24 +21,101 @@ EFFICIENCY = 0.45  # speed of training as a fraction of that of a plain matrix p
 MIN_STEPS = 1200
 MIN_BATCH_TOKENS = 512  # smaller batches do not use the processor well
 MIN_ROWS = 8  # in a batch; the context is shortened to reach it
+MIN_LAYERS = 2
+SUITABLE = 1.5  # factor between two numbers of parameters that suit the same budget
 MANY_EPOCHS = 4.0  # passes over the data from which on a model needs dropout
 
 
-def width_for(name: str, model_settings: Mapping[str, Any], operations: float) -> int:
-    """The width of a family that suits a budget of floating-point operations.
+class Sizes(NamedTuple):
+    """Settings that follow from the budget and the data."""
+
+    model: dict[str, Any]
+    train: dict[str, Any]
+
+
+def sizes_for(
+    name: str,
+    known: Mapping[str, Any],
+    *,
+    train_tokens: int,
+    operations: float | None,
+    tokens: int | None = None,
+    model: Mapping[str, Any],
+    train: Mapping[str, Any],
+) -> Sizes:
+    """The settings of a family for a budget of `operations`, or of training `tokens` at the family's own size.
+
+    `known` are the model settings that follow from the data; `model` and `train` are given by the user and take
+    precedence.
+    """
+    model, train = dict(model), dict(train)
+    seen = float(tokens or 0)
+    if operations is not None:
+        if "width" not in model:
+            model = {**shape_for(name, {**known, **model}, operations), **model}
+        seen = operations / 6 / parameter_count(name, {**known, **model})
+    train.setdefault("batch_tokens", batch_tokens_for(name, seen))
+    return Sizes({**budget_settings(name, seen / train_tokens, train["batch_tokens"]), **model}, train)
+
+
+def sizes_for_minutes(
+    name: str,
+    known: Mapping[str, Any],
+    *,
+    train_tokens: int,
+    operations: float,
+    model: Mapping[str, Any],
+    train: Mapping[str, Any],
+) -> Sizes:
+    """As `sizes_for`, but only what differs from the defaults of the family, where these do not suit the budget.
+
+    The defaults of a family have been tuned as a whole: where their number of parameters is near the one for the
+    budget, only the dropout follows from the number of epochs.
+    """
+    own = {**known, **model}
+    if abs(math.log(parameter_count(name, own) / wanted_parameters(operations))) > math.log(SUITABLE):
+        chosen = sizes_for(name, known, train_tokens=train_tokens, operations=operations, model=model, train=train)
+        return Sizes(
+            {key: value for key, value in chosen.model.items() if key not in model},
+            {key: value for key, value in chosen.train.items() if key not in train},
+        )
+    dropout = dropout_for(operations / 6 / parameter_count(name, own) / train_tokens)
+    return Sizes({"dropout": dropout} if dropout and "dropout" not in model else {}, {})
+
+
+def wanted_parameters(operations: float) -> float:
+    """The number of parameters that suits a budget of floating-point operations.
 
     A model of P parameters takes about 6 P operations per training token. The best size for a budget is near the one
     at which it sees a few tokens per parameter (Hoffmann et al., 2022, find about twenty for large corpora and one
     epoch; small corpora with several epochs need fewer).
     """
-    wanted = math.sqrt(operations / 6 / TOKENS_PER_PARAMETER)
-    return min(WIDTHS, key=lambda width: abs(math.log(parameter_count(name, model_settings, width) / wanted)))
+    return math.sqrt(operations / 6 / TOKENS_PER_PARAMETER)
 
 
-def parameter_count(name: str, model_settings: Mapping[str, Any], width: int) -> int:
-    """Number of parameters of a family at a width, computed without allocating them."""
+def shape_for(name: str, settings: Mapping[str, Any], operations: float) -> dict[str, int]:
+    """The width that suits a budget, and the layers of a family whose depth follows from its width."""
+    wanted, found = wanted_parameters(operations), {}
+    for width in WIDTHS:
+        shape = {"width": width, **_layers(name, settings, width)}
+        with contextlib.suppress(ConfigError):  # a width that does not fit the user's settings, such as the heads
+            found[width] = shape, abs(math.log(parameter_count(name, {**settings, **shape}) / wanted))
+    return min(found.values(), key=lambda one: one[1])[0] if found else {}
+
+
+def _layers(name: str, settings: Mapping[str, Any], width: int) -> dict[str, int]:
+    kind = family(name)
+    assert issubclass(kind, NeuralModel)
+    if kind.width_per_layer is None or "layers" in settings:
+        return {}
+    most: int = kind.Config.model_fields["layers"].default
+    return {"layers": min(most, max(MIN_LAYERS, round(width / kind.width_per_layer)))}
+
+
+def parameter_count(name: str, settings: Mapping[str, Any]) -> int:
+    """Number of parameters of a model, computed without allocating them."""
     with torch.device("meta"):
-        model = build(name, {**model_settings, "width": width})
+        model = build(name, settings)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -74,8 +153,9 @@ def batch_tokens_for(name: str, seen: float) -> int:
 
 def budget_settings(name: str, epochs: float, batch_tokens: int) -> dict[str, Any]:
     """Dropout and context of a neural family, which follow from the number of epochs and the batch size."""
-    settings: dict[str, Any] = {"dropout": dropout_for(epochs)}
-    context = family(name).Config.model_fields.get("context")
+    fields = family(name).Config.model_fields
+    settings: dict[str, Any] = {"dropout": dropout_for(epochs)} if "dropout" in fields else {}
+    context = fields.get("context")
     if context is not None:
         settings["context"] = min(context.default, max(1, batch_tokens // MIN_ROWS))
     return settings
