@@ -445,6 +445,32 @@ def classifier() -> Graph:
     return graph
 
 
+def vit() -> Graph:
+    graph = Graph()
+    patches = graph.row(0, "patches", ["c", *indexed("p", 4)], given=True)
+    first = graph.row(1, "block 1", indexed("z", 5))
+    graph.join(patches, first)
+    last = graph.node("z'_1", 0, 2)
+    graph.rows |= {2: "block 2", 3: "prediction"}
+    graph.join(first, [last])
+    graph.join([last], [graph.node("label", 0, 3, target=True)])
+    return graph
+
+
+def image_classifier() -> Graph:
+    graph = Graph()
+    pixels = graph.row(0, "pixels", indexed("x", 6), given=True)
+    features = graph.row(1, "pixelcnn", indexed("h", 6))
+    for index, feature in enumerate(features):
+        graph.join(pixels[:index], [feature])
+    cells = [graph.node("g_1", 1, 2), graph.node("g_2", 4, 2)]
+    graph.join(features[:3], cells[:1])
+    graph.join(features[3:], cells[1:])
+    graph.rows |= {2: "means of cells", 3: "prediction"}
+    graph.join(cells, [graph.node("label", 2.5, 3, target=True)])
+    return graph
+
+
 def tagger() -> Graph:
     graph = Graph()
     words = graph.row(0, "words", indexed("w", 4), given=True)
@@ -545,6 +571,8 @@ FAMILIES: dict[str, Callable[[], Graph | str]] = {
     "neighbours": neighbours,
     "pixelcnn": pixelcnn,
     "labelled_pixelcnn": labelled_pixelcnn,
+    "vit": vit,
+    "image_classifier": image_classifier,
     "word2vec": word2vec,
     "elmo": elmo,
     "bert": bert,

@@ -78,7 +78,10 @@ def recipe(name: str) -> dict[str, Any]:
 
 def _new_config(family: str, values: Mapping[str, Any], start: WarmStart | None) -> RunConfig:
     if "train" not in values.get("data", {}):
-        raise ConfigError(task_of_family(family).missing_data)
+        task = task_of_family(family)
+        if task.default_data is None:
+            raise ConfigError(task.missing_data)
+        values = merged(values, {"data": {"train": task.default_data}})
     given = merged(start.settings(family), values) if start is not None else values
     config = RunConfig.parse(merged(recipe(family), given))
     if start is not None:

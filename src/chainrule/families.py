@@ -68,6 +68,8 @@ FAMILIES: Registry[Model] = Registry(
         "classifier": "models.classifier:Classifier",
         "tagger": "models.tagger:Tagger",
         "reader": "models.reader:SpanReader",
+        "vit": "models.vit:ViT",
+        "image_classifier": "models.image_classifier:ImageClassifier",
         "neighbours": "models.neighbours:Neighbours",
         "pixelcnn": "models.pixelcnn:PixelCNN",
         "labelled_pixelcnn": "models.pixelcnn:LabelledPixelCNN",

@@ -68,6 +68,8 @@ TINY = {
     "elmo": "width=8 layers=1",
     "bert": "width=8 layers=2 heads=2 context=32",
     "t5": "width=8 heads=2 encoder_layers=1 decoder_layers=1 context=32",
+    "vit": "width=8 layers=1 heads=2",
+    "image_classifier": "hidden=8",
     "classifier": "embedding=8 heads=1 attention_width=4 hidden=8",
     "tagger": "width=8 word_width=8",
     "reader": "width=8",

@@ -16,7 +16,6 @@ from chainrule.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from chainrule.tasks.base import Run
     from chainrule.tasks.embeddings import EmbeddingRun
-    from chainrule.tasks.examples import PredictionRun
     from chainrule.tasks.filling import FillingRun
     from chainrule.tasks.images import ImageRun
     from chainrule.tasks.text import TextRun
@@ -123,15 +122,6 @@ def open_filling_run(path: Path, **how: Any) -> FillingRun:
     from chainrule.tasks.filling import FillingRun
 
     return require(run, FillingRun)
-
-
-def open_prediction_run(path: Path, **how: Any) -> PredictionRun:
-    """Load a run that predicts labels, tags or answers."""
-    run = open_run(path, **how)
-    from chainrule.tasks.base import require
-    from chainrule.tasks.examples import PredictionRun
-
-    return require(run, PredictionRun)  # type: ignore[type-abstract]  # not instantiated
 
 
 def print_json(values: Mapping[str, Any] | Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""`chainrule predict`: labels, tags or answers for each line of standard input."""
+"""`chainrule predict`: labels, tags or answers for each line of standard input, or labels for images."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chainrule.cli.lines import text_lines, with_line_count
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, open_prediction_run
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, open_run
+from chainrule.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chainrule.tasks.base import Run
     from chainrule.tasks.examples import LinePrediction
 
 
 def predict(
     run: RunPath,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Images to label, in the forms of training data; others read lines.", show_default=False),
+    ] = None,
     search: Annotated[
         str | None,
         typer.Option(
@@ -30,19 +38,37 @@ def predict(
     threads: Threads = None,
     json: Annotated[bool, typer.Option("--json", help="One line of JSON per line, with probabilities.")] = False,
 ) -> None:
-    """Predict labels, tags or answers for each line of standard input, one output line per input line.
+    """Predict labels, tags or answers for each line of standard input, one output line per input line or image.
 
     A classifier reads a text and prints the label and its probability, separated by a tab. A tagger reads words
     separated by spaces and prints their tags. A reader reads a question, a tab and a context, or
     {"question": …, "context": …}, and prints the answer, its probability, and the probability of no answer. Empty lines
-    stay empty. Input of any length is streamed. For example
+    stay empty. Input of any length is streamed. A vit or image_classifier labels the images of --data, one per line.
+    For example
 
         chainrule predict runs/sentiment < reviews.txt
+
+        chainrule predict runs/vit --data t10k-images-idx3-ubyte.gz
     """
-    opened = open_prediction_run(run, device=device, threads=threads, checkpoint=checkpoint)
-    results = opened.predict_lines(text_lines(sys.stdin.buffer), search=search, beam=beam)
+    results = _predictions(open_run(run, device=device, threads=threads, checkpoint=checkpoint), data, search, beam)
     for found in with_line_count(results, "predicting"):
         typer.echo("" if found is None else format_prediction(found, as_json=json))
+
+
+def _predictions(run: Run, data: str | None, search: str | None, beam: int) -> Iterator[LinePrediction | None]:
+    from chainrule.tasks.base import require
+    from chainrule.tasks.examples import LinePrediction, PredictionRun
+    from chainrule.tasks.image_labels import ImageLabelRun
+
+    if isinstance(run, ImageLabelRun):
+        if data is None or search is not None:
+            raise ConfigError(f"{str(run.path)!r} {run.does}; name them with --data, without --search")
+        found = run.predict(data)
+        return (LinePrediction(f"{one.label}\t{one.probability:.4f}", one._asdict()) for one in found)
+    reads_lines = require(run, PredictionRun)  # type: ignore[type-abstract]  # not instantiated
+    if data is not None:
+        raise ConfigError(f"--data is for images, and {str(run.path)!r} {run.does}; give lines on standard input")
+    return reads_lines.predict_lines(text_lines(sys.stdin.buffer), search=search, beam=beam)
 
 
 def format_prediction(found: LinePrediction, *, as_json: bool) -> str:

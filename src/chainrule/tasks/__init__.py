@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, overload
 
@@ -36,6 +37,7 @@ TASKS: Registry[Task] = Registry(
         "text": "tasks.text:TextTask",
         "translation": "tasks.translation:TranslationTask",
         "images": "tasks.images:ImagesTask",
+        "image_labels": "tasks.image_labels:ImageLabelsTask",
         "labels": "tasks.labels:LabelsTask",
         "tags": "tasks.tags:TagsTask",
         "answers": "tasks.answers:AnswersTask",
@@ -54,7 +56,7 @@ def task_of_family(name: str) -> type[Task]:
 
 def task_of_data(data: str, default: str) -> type[Task]:
     """The task that a data spec belongs to, whatever the family; else the default."""
-    return next((task for task in TASKS.values() if task.recognises(data)), TASKS[default])
+    return _claiming(default, lambda task: task.recognises(data))
 
 
 def open_data(config: RunConfig, reporter: Reporter, *, stored: RunFolder | None = None) -> TrainingData[Any, Any]:
@@ -64,8 +66,14 @@ def open_data(config: RunConfig, reporter: Reporter, *, stored: RunFolder | None
 
 def run_of(folder: RunFolder, config: RunConfig, model: Model) -> Run:
     """A model with its folder as a run of its task."""
-    task = next((one for one in TASKS.values() if one.stored(config.data)), TASKS[model.task])
+    task = _claiming(model.task, lambda one: one.stored(config.data))
     return task.run.of(folder, config, model.eval())
+
+
+def _claiming(default: str, claims: Callable[[type[Task]], bool]) -> type[Task]:
+    """The default task if it claims the data; else the first that does; else the default."""
+    first = TASKS[default]
+    return first if claims(first) else next((task for task in TASKS.values() if claims(task)), first)
 
 
 @overload

@@ -66,6 +66,7 @@ class Task(ABC):
 
     run: ClassVar[type[Run]]
     comparison: ClassVar[type[ComparisonData] | None] = None  # if its families can be compared
+    default_data: ClassVar[str | None] = None  # what is trained on if no data is given
     missing_data: ClassVar[str]  # error when no training data is given: which forms the task reads
 
     @classmethod

@@ -65,10 +65,15 @@ class ConfusionRun(PredictionRun[NeuralT_co]):
 
     def report(self, found: Settings, picture: Path | None) -> ScoreReport:
         assert isinstance(found, LabelScore)
-        if picture is not None:
-            draw_confusion(found, picture)
-        values = found.model_dump(mode="json")
-        return ScoreReport(values, score_rows(values), tables={"F1": found.f1})
+        return label_report(found, picture)
+
+
+def label_report(found: LabelScore, picture: Path | None) -> ScoreReport:
+    """A score with the F1 of each label; the confusion matrix is drawn if there is a file for it."""
+    if picture is not None:
+        draw_confusion(found, picture)
+    values = found.model_dump(mode="json")
+    return ScoreReport(values, score_rows(values), tables={"F1": found.f1})
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

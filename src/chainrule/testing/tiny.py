@@ -28,6 +28,7 @@ _FAT = {
 }
 _HYBRID = {"layers": 1, "width": 6}
 _PIXELS = {"layers": 3, "width": 6, "first_kernel": 3}
+_VIT = {"patch": 2, "layers": 2, "width": 8, "heads": 2}
 _CLASSIFIER = {"embedding": 5, "heads": 2, "attention_width": 3, "hidden": 4}
 _TAGGER = {"width": 6, "word_width": 3, "char_width": 4, "char_filters": 5, "char_kernel": 3, "tag_width": 3}
 
@@ -120,6 +121,19 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "grey": {**_PIXELS, "shape": (1, 4, 4)},
         "coloured": {**_PIXELS, "shape": (3, 3, 2)},
         "wide": {**_PIXELS, "shape": (1, 2, 8), "kernel": 5},
+    },
+    "vit": {
+        "grey": {**_VIT, "shape": (1, 4, 4)},
+        "coloured": {**_VIT, "shape": (3, 3, 2)},
+    },
+    "image_classifier": {
+        "": {
+            "shape": (1, 4, 4),
+            "grid": 2,
+            "hidden": 5,
+            "encoder_run": "pixelcnn",
+            "embedder": {**_PIXELS, "family": "pixelcnn", "shape": (1, 4, 4)},
+        }
     },
     "labelled_pixelcnn": {"": {**_PIXELS, "shape": (1, 5, 3)}},
 }
