@@ -93,5 +93,13 @@ def in_units(size: float) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the remedy of an error about an unknown name: the closest known one, or a list of all."""
     options = sorted(known)
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    close = close_names(name, options, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else "choose from: " + ", ".join(options)
+
+
+def close_names(name: str, known: Iterable[str], *, count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the known names that are most similar: first those that differ in case only."""
+    options = list(dict.fromkeys(known))
+    same = [option for option in options if option.casefold() == name.casefold()]
+    close = difflib.get_close_matches(name, options, n=count, cutoff=cutoff)
+    return list(dict.fromkeys([*same, *close]))[:count]

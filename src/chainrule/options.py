@@ -44,9 +44,9 @@ class TrainOptions(TypedDict, total=False):
     tokenizer: Annotated[
         str | None,
         Doc(
-            "chars, bytes, words, words:10000 (vocabulary size), words:min=5 (minimum count), bpe:8000, unigram:8000, "
-            "sentencepiece:FILE or sentencepiece:8000, jieba, huggingface:FOLDER. Default: the family's own, mostly "
-            "chars."
+            "chars, bytes, words, words:10000 (vocabulary size), words:min=5 (minimum count), words:lower (case "
+            "folding), words:whitespace (punctuation stays with words), bpe:8000, unigram:8000, sentencepiece:FILE or "
+            "sentencepiece:8000, jieba, huggingface:FOLDER. Default: the family's own, mostly chars."
         ),
     ]
     source_tokenizer: Annotated[

@@ -48,6 +48,12 @@ def test_an_unknown_word_is_refused_with_similar_spellings(vectors: WordVectors)
         vectors.nearest("zzzzzz")
 
 
+def test_a_word_that_differs_in_case_only_is_suggested_first() -> None:
+    vectors = WordVectors(["taking", "kings", "King"], np.eye(3))
+    with pytest.raises(ConfigError, match=r"did you mean 'King'"):
+        vectors.nearest("king")
+
+
 def test_a_map_preserves_the_distances_of_points_on_a_plane() -> None:
     angles = np.linspace(0, 1, 6)
     rows = np.stack([np.cos(angles), np.sin(angles), 0 * angles, 0 * angles], axis=1).astype(np.float32)

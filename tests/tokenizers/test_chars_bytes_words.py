@@ -89,8 +89,52 @@ def test_words_that_are_too_rare_are_unknown() -> None:
     with pytest.raises(TokenizerError, match="no word of the text occurs 9 times"):
         words("a a b", "words:min=9")
     for wrong in ("words:min=x", "words:max=3", "words:min=0", "words:9,", "words:few"):
-        with pytest.raises(TokenizerError, match=r"try words:|is not a size"):
+        with pytest.raises(TokenizerError, match=r"try words:30000"):
             words("a a b", wrong)
+
+
+RAW = """He said, "come (now), King!" Don't--3.5% of 1,000 is well-known...
+"What?" said the King.
+"""
+
+
+def test_punctuation_is_split_from_the_words_of_raw_text_and_restored() -> None:
+    tokenizer = words(RAW)
+    found = [piece.strip(" ") for piece in tokenizer.pieces(tokenizer.encode(RAW))]
+    assert found[:11] == ["He", "said", ",", '"', "come", "(", "now", ")", ",", "King", "!"]
+    assert {"Don't", "--", "3.5", "%", "1,000", "well-known", "...", "King", "\n"} <= set(found)
+    assert tokenizer.decode(tokenizer.encode(RAW)) == RAW
+    assert "punctuation is split from words" in tokenizer.note
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no it was n't black monday , <unk> said.\n", "a well @-@ known king , he said .\n", "plain words only\n"],
+    ids=["unk", "spaces", "none"],
+)
+def test_text_that_was_tokenized_before_is_split_at_white_space_only(text: str) -> None:
+    tokenizer = words(text)
+    assert sorted(tokenizer.words) == sorted({*text.split(), "\n"} - {"<unk>"})
+    assert "at white space only" in tokenizer.note
+
+
+def test_splitting_punctuation_and_case_folding_are_options_that_combine_with_limits() -> None:
+    assert words("The off, the off,", "words:whitespace").words == ["off,", "The", "the"]
+    assert words("a , b <unk> c,", "words:punctuation").words == [",", "a", "b", "c"]
+    tokenizer = words("The off, the OFF, x", "words:min=2,lower")
+    assert tokenizer.words == [",", "off", "the"]
+    assert tokenizer.decode(tokenizer.encode("THE off,")) == "the off,"
+    assert "lower case" in tokenizer.note
+    assert words("The off, the OFF, x", "words:4,lower,whitespace").words == ["off,", "the"]
+
+
+def test_marks_are_spaced_as_the_training_text_spaces_them() -> None:
+    french = "Quoi ? Non ! Oui, non.\n"
+    assert words(french).decode(words(french).encode(french)) == french
+    chinese = "春眠不觉晓，处处闻啼鸟。\n"
+    assert words(chinese).decode(words(chinese).encode(chinese)) == chinese
+    hindi = words("हिन्दी में, लिखा।\n")  # vowel signs are no letters for Python, and no marks
+    assert "हिन्दी" in hindi.words
 
 
 @given(st.lists(st.lists(st.sampled_from(["one", "two", "three"]), min_size=1)))

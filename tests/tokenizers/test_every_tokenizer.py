@@ -21,7 +21,7 @@ Trained = Callable[[str], Tokenizer]
 
 ANY_TEXT_LOSSLESS = ["bytes", "bpe:400", "unigram:400", "sentencepiece:400", "huggingface:gpt2"]
 KNOWN_TEXT_LOSSLESS = ["chars", "sentencepiece:char", "jieba", "jieba:100"]
-LOSSY = ["words", "words:20", "sentencepiece:FILE", "huggingface:bert"]
+LOSSY = ["words", "words:20", "words:whitespace", "words:lower", "sentencepiece:FILE", "huggingface:bert"]
 TRAINED_HERE = ["chars", "bytes", "words", "bpe:400", "unigram:400", "sentencepiece:400", "sentencepiece:char", "jieba"]
 SPECS = ANY_TEXT_LOSSLESS + KNOWN_TEXT_LOSSLESS + LOSSY
 

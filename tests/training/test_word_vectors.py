@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,20 @@ def test_the_validation_loss_is_recorded(text_file: Path, tmp_path: Path) -> Non
     ]
     assert found[-1] < found[0]
     assert run.info()["validation"]["nats_per_token"] > 0
+
+
+def test_overfitting_is_said_and_the_last_vectors_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, other = tmp_path / "data.txt", tmp_path / "other.txt"
+    data.write_text("a b\nc d\n" * 100)
+    other.write_text("a d\nc b\n" * 20)
+    settings = {"model": {"width": 8, "subsample": 0}, "train": {"batch_tokens": 64, "learning_rate": 0.1}}
+    run = train("word2vec", data=str(data), valid=str(other), epochs=5, out=tmp_path / "run", settings=settings)
+    error = " ".join(capsys.readouterr().err.split())
+    found = re.search(r"the model overfits: .* lowest at step (\d+) .* rose to \S+ by step (\d+); the last", error)
+    assert found is not None, error
+    assert int(found[1]) < int(found[2])
+    assert run.outcome is not None
+    assert run.outcome.best_step == int(found[2])
 
 
 def test_by_default_words_that_occur_fewer_than_five_times_are_unknown(text_file: Path, tmp_path: Path) -> None:

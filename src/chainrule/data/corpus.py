@@ -298,7 +298,7 @@ def tokenizer_of(
     file = Path(spec.partition(":")[2])
     stamp = file_identity(file) if file.is_file() else None  # of a tokenizer that is loaded, not trained
     texts = [source.description() for source in sources]
-    entry = (cache or cache_root()) / fingerprint("tokenizer", spec, stamp, texts, part)
+    entry = (cache or cache_root()) / fingerprint("tokenizer 2", spec, stamp, texts, part)
     known = find(entry, lambda folder: load_tokenizer(folder / "tokenizer.json"))
     if known is not None:
         return known

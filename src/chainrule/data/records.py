@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chainrule.data.compression import open_bytes
-from chainrule.errors import DataError, MissingExtra
+from chainrule.errors import DataError, MissingExtra, close_names
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 LONGEST_RECORD = 64 << 20  # bytes per JSON line
@@ -18,7 +17,7 @@ LONGEST_RECORD = 64 << 20  # bytes per JSON line
 def missing_field(where: str, field: str, fields: Iterable[str], *, setting: str = "data.field") -> DataError:
     """Return the error for a record without a field; it lists the existing fields."""
     known = sorted(fields)
-    close = difflib.get_close_matches(field, known, n=1)
+    close = close_names(field, known)
     remedy = f"did you mean {setting}={close[0]}?" if close else f"set {setting} to the field with the text"
     return DataError(f"{where} has no field {field!r}, only {', '.join(known) or 'none'}; {remedy}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import codecs
-import difflib
 import functools
 import glob
 import hashlib
@@ -26,7 +25,7 @@ from chainrule.data.hub import is_saved_dataset, open_hub, open_saved
 from chainrule.data.records import JSON_LINES, as_text, missing_field, read_json_lines, read_parquet
 from chainrule.data.source import LONGEST_LINE, TextSource, Unit, cut, normalisation_of
 from chainrule.data.tables import TEXT_NAMES, Row, first_known, is_comma_separated, is_header, names_of, rows_of
-from chainrule.errors import DataError
+from chainrule.errors import DataError, close_names
 from chainrule.files import writing
 
 CHUNK = 1 << 20  # bytes read at a time
@@ -300,7 +299,7 @@ def require_path(spec: str) -> None:
 def _neighbour(path: Path) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {str(path.parent)!r} either; check the path"
-    close = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
+    close = close_names(path.name, [entry.name for entry in path.parent.iterdir()])
     return f"did you mean {str(path.with_name(close[0]))!r}?" if close else "check the path"
 
 

@@ -6,7 +6,6 @@ the others only would favour small vocabularies.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from chainrule.config import Settings
-from chainrule.errors import ConfigError, DataError
+from chainrule.errors import ConfigError, DataError, close_names
 
 Matrix = npt.NDArray[np.float32]
 
@@ -101,7 +100,7 @@ class WordVectors:
         """Index of a word. Raises ConfigError if it is out of vocabulary."""
         found = self.indices.get(word)
         if found is None:
-            close = difflib.get_close_matches(word, self.words, n=3, cutoff=0.6)
+            close = close_names(word, self.words, count=3)
             remedy = (
                 f"did you mean {', '.join(map(repr, close))}?"
                 if close

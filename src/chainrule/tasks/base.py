@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from chainrule.tasks.sequences import ComparisonData
 
 UNIGRAM_TOLERANCE = 0.02  # a model may be this much worse than token frequencies without a warning
+RISE = 0.05  # of the validation loss above its minimum, from which on a model is said to overfit
 VALIDATION_PIECES = 16  # parts of a stream that are validated in parallel during training
 
 ModelT = TypeVar("ModelT", bound=Trainable)
@@ -255,6 +256,7 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
         if resume and (saved := folder.last_state()) is not None:
             trainer.restore(saved)
         outcome = trainer.run()
+        note_overfitting(outcome, settings, reporter)
         self.check_outcome(model, outcome, settings, reporter)
         return outcome
 
@@ -268,6 +270,26 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
     def score(self, run: RunT, reporter: Reporter) -> None:
         """Score all held-out splits and store the results in scores.jsonl."""
         run.score_splits(self.held_out, lambda split, progress: self.score_split(run, split, progress), reporter)
+
+
+def note_overfitting(outcome: Outcome, settings: TrainConfig, reporter: Reporter) -> None:
+    """Note a validation loss that rose after its minimum, and which weights are kept."""
+    if not outcome.lowest * (1 + RISE) < outcome.last < math.inf:
+        return
+    if outcome.best_step == outcome.lowest_step:
+        kept = f"the weights of step {outcome.best_step:,} are kept"
+        remedy = "--set train.patience=2 stops early"
+    elif settings.best_by == "loss":  # selected by something else: word vectors
+        kept = "the last weights are kept, since this loss says little about the similarity of words"
+        remedy = "keep the vectors that score best with chainrule words RUN score"
+    else:
+        kept = f"the weights of step {outcome.best_step:,}, with the best {settings.best_by}, are kept"
+        remedy = "--set train.patience=2 stops early"
+    reporter.note(
+        f"the model overfits: its validation loss was lowest at step {outcome.lowest_step:,} ({outcome.lowest:.3f}) "
+        f"and rose to {outcome.last:.3f} by step {outcome.step:,}; {kept}. Train on more text or for fewer epochs; "
+        f"{remedy}"
+    )
 
 
 class LikelihoodData(TrainingData[DensityT, RunT]):

@@ -1,12 +1,18 @@
-"""Words as tokens: the text between white space, and line ends."""
+"""Words as tokens, and line ends.
+
+A word is the text between white space. In raw text, punctuation is split from it: `off,` is `off` and `,`. Text that
+was tokenized before stays as it is: where `<unk>` occurs, or where more marks stand alone than adjoin a word.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import repeat
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain, repeat
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -14,33 +20,51 @@ from chainrule.errors import TokenizerError
 from chainrule.tokenizers.base import REPLACEMENT, Ids, StringTokenizer, Texts, parse_size, require_text
 
 UNKNOWN = "<unk>"  # how corpora such as the Penn Treebank mark unknown words
+QUOTE = '"'  # opens and closes in turn
+WORDS_HELD = 1 << 20  # whose ids are remembered
 _WORD = re.compile(r"\n|\S+")
 
 
+class Spacing(NamedTuple):
+    """The marks that adjoin the token before or after them, as they mostly do in the training text."""
+
+    before: frozenset[str]
+    after: frozenset[str]
+
+
 class Words(StringTokenizer):
-    """`<eos>`, `<unk>`, then words from the most to the least frequent; a line end is a word of its own."""
+    """`<eos>`, `<unk>`, then words from the most to the least frequent; a line end is a word of its own.
+
+    With a `spacing`, punctuation is split from words.
+    """
 
     kind: ClassVar[str] = "words"
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = list(words)
+    def __init__(self, words: Sequence[str], spacing: Spacing | None = None, *, lower: bool = False) -> None:
+        self.words, self.spacing, self.lower = list(words), spacing, lower
         self._strings = ["", REPLACEMENT, *self.words]
         self._ids = {UNKNOWN: 1} | {word: index for index, word in enumerate(self.words, start=2)}
         if len(self._ids) != len(self.words) + 1 or not all(map(_WORD.fullmatch, self.words)):
             raise ValueError("a word is listed twice, contains white space or is <unk>")
+        self._known: dict[str, list[int]] = {}  # ids by text between white space
 
     @classmethod
     def train(cls, argument: str | None, texts: Texts) -> Self:
-        size, least = _limits(argument)
+        options = _options(argument)
         require_text(cls.kind, texts)
         counts: Counter[str] = Counter()
         for text in texts():
-            counts.update(_WORD.findall(text))
+            counts.update(_WORD.findall(text.lower() if options.lower else text))
+        spacing = None
+        if _is_raw(counts) if options.punctuation is None else options.punctuation:
+            spacing = _usual_spacing(counts)
+            counts = _split_counts(counts)
         del counts[UNKNOWN]
-        frequent = Counter({word: count for word, count in counts.items() if count >= least})
+        frequent = Counter({word: count for word, count in counts.items() if count >= options.least})
         if counts and not frequent:
-            raise TokenizerError(f"no word of the text occurs {least} times; lower min, or give more text")
-        return cls(by_frequency(frequent, None if size is None else size - 2))
+            raise TokenizerError(f"no word of the text occurs {options.least} times; lower min, or give more text")
+        words = by_frequency(frequent, None if options.size is None else options.size - 2)
+        return cls(words, spacing, lower=options.lower)
 
     @property
     def lossless(self) -> bool:
@@ -48,46 +72,163 @@ class Words(StringTokenizer):
 
     @property
     def note(self) -> str:
+        if self.spacing is None:
+            restored = (
+                "words are split at white space only (words:punctuation also splits marks from them); decoding puts "
+                "one space between words and none around a line end"
+            )
+        else:
+            restored = (
+                "punctuation is split from words (words:whitespace keeps them together); decoding puts spaces around a "
+                "mark as the training text mostly does"
+            )
+        case = "; letters are lower case, and bits/byte does not count their case" if self.lower else ""
         return (
-            "decoding puts one space between words and none around a line end, so other white space is lost; "
+            f"{restored}, so other white space is lost{case}; "
             "a word with an unseen character, like any unseen word, becomes <unk>, shown as U+FFFD"
         )
 
     def _encode(self, text: str) -> Ids:
-        words: list[str] = _WORD.findall(text)
-        return np.fromiter(map(self._ids.get, words, repeat(1)), dtype=np.int32, count=len(words))
+        words: list[str] = _WORD.findall(text.lower() if self.lower else text)
+        if self.spacing is None:
+            return np.fromiter(map(self._ids.get, words, repeat(1)), dtype=np.int32, count=len(words))
+        if len(self._known) > WORDS_HELD:
+            self._known.clear()
+        for word in words:
+            if word not in self._known:
+                self._known[word] = [self._ids.get(part, 1) for part in split_punctuation(word)]
+        return np.fromiter(chain.from_iterable(map(self._known.__getitem__, words)), dtype=np.int32)
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
         """Return each word with the space that separates it from the previous one."""
         pieces = []
-        inside_line = False  # whether the line has a word already
+        previous = ""  # in this line
+        quoted = False  # whether the line has an open quotation mark
         for index in ids:
             word = self._strings[index]
-            pieces.append(" " + word if inside_line and word not in ("", "\n") else word)
+            if word == QUOTE:
+                quoted = not quoted
+            joined = not previous or word in ("", "\n") or self._joined(previous, word, quoted=quoted)
+            pieces.append(word if joined else " " + word)
             if word:
-                inside_line = word != "\n"
+                previous = "" if word == "\n" else word
+                quoted = quoted and bool(previous)
         return pieces
 
+    def _joined(self, previous: str, word: str, *, quoted: bool) -> bool:
+        """Whether there is no space between two tokens; `quoted` is the state after the second."""
+        if self.spacing is None:
+            return False
+        closes = word == QUOTE and not quoted
+        after_opening = previous == QUOTE and quoted and word != QUOTE
+        return closes or after_opening or word in self.spacing.before or previous in self.spacing.after
+
     def to_json(self) -> dict[str, Any]:
-        return {"words": self.words}
+        spacing = self.spacing and {side: sorted(marks) for side, marks in self.spacing._asdict().items()}
+        return {"words": self.words, "lower": self.lower, "spacing": spacing}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        return cls(data["words"])
+        given = data.get("spacing")
+        spacing = None if given is None else Spacing(frozenset(given["before"]), frozenset(given["after"]))
+        return cls(data["words"], spacing, lower=bool(data.get("lower")))
 
 
-def _limits(argument: str | None) -> tuple[int | None, int]:
-    """Return the vocabulary size and the minimum count of an argument such as 10000, min=5 or 10000,min=5."""
-    size, least = None, 1
+# Punctuation
+
+
+def split_punctuation(word: str) -> list[str]:
+    """Split a word from its marks: `(3.5)--don't!` is `(`, `3.5`, `)`, `--`, `don't`, `!`."""
+    return [match.group() for match in _parts().finditer(word)]
+
+
+@cache
+def _parts() -> re.Pattern[str]:
+    """A word, with apostrophes, hyphens and full stops inside it and commas inside a number; or a run of one mark."""
+    planes = chain(range(1 << 16), range(0x1F000, 0x1FB00))  # the basic one, and pictographs
+    marks = (chr(code) for code in planes if unicodedata.category(chr(code))[0] in "PS" and code != ord("_"))
+    listed = re.escape("".join(marks))
+    inner = rf"[^\s{listed}]+"
+    return re.compile(rf"\n|{UNKNOWN}|{inner}(?:['’.-]{inner}|(?<=\d),(?=\d){inner})*|([{listed}])\1*")
+
+
+def _is_mark(part: str) -> bool:
+    return part not in (UNKNOWN, "\n") and unicodedata.category(part[0])[0] in "PS" and part[0] != "_"
+
+
+def _is_raw(counts: Counter[str]) -> bool:
+    """Whether a text was not tokenized before, by the counts of what is between white space."""
+    if UNKNOWN in counts:
+        return False
+    adjoining = standing = 0
+    for word, count in counts.items():
+        parts = split_punctuation(word)
+        if len(parts) > 1:
+            adjoining += count
+        elif parts and _is_mark(parts[0]):
+            standing += count
+    return adjoining > standing
+
+
+def _split_counts(counts: Counter[str]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for word, count in counts.items():
+        for part in split_punctuation(word):
+            found[part] += count
+    return found
+
+
+def _usual_spacing(counts: Counter[str]) -> Spacing:
+    """Find on which sides each mark adjoins other text in at least half of its occurrences."""
+    seen: Counter[str] = Counter()
+    before: Counter[str] = Counter()
+    after: Counter[str] = Counter()
+    for mark, has_left, has_right, count in _neighbourhoods(counts):
+        seen[mark] += count
+        before[mark] += count * has_left
+        after[mark] += count * has_right
+    usual = (frozenset(mark for mark in seen if 2 * side[mark] >= seen[mark]) for side in (before, after))
+    return Spacing(*(marks - {QUOTE} for marks in usual))
+
+
+def _neighbourhoods(counts: Counter[str]) -> Iterator[tuple[str, bool, bool, int]]:
+    """Yield every mark with whether text adjoins it before and after, and how often it occurs so."""
+    for word, count in counts.items():
+        parts = split_punctuation(word)
+        for index, part in enumerate(parts):
+            if _is_mark(part):
+                yield part, index > 0, index + 1 < len(parts), count
+
+
+# Options
+
+
+class _Options(NamedTuple):
+    size: int | None = None  # of the vocabulary
+    least: int = 1  # occurrences of a word
+    punctuation: bool | None = None  # whether it is split from words; none: if the text is raw
+    lower: bool = False
+
+
+def _options(argument: str | None) -> _Options:
+    """Read an argument such as 10000, min=5, lower or 10000,min=5,whitespace."""
+    found = _Options()
     for part in [] if argument is None else argument.split(","):
-        name, equals, value = part.partition("=")
-        if not equals:
-            size = parse_size(Words.kind, part, least=3)
+        name, _, value = part.partition("=")
+        if part == "lower":
+            found = found._replace(lower=True)
+        elif part in ("whitespace", "punctuation"):
+            found = found._replace(punctuation=part == "punctuation")
         elif name == "min" and value.isascii() and value.isdigit() and int(value) >= 1:
-            least = int(value)
+            found = found._replace(least=int(value))
+        elif part.isascii() and part.isdigit():
+            found = found._replace(size=parse_size(Words.kind, part, least=3))
         else:
-            raise TokenizerError(f"tokenizer 'words:{argument}': {part!r} is not a limit; try words:30000,min=5")
-    return size, least
+            raise TokenizerError(
+                f"tokenizer 'words:{argument}': {part!r} is not a size, min=N, lower, punctuation or whitespace; "
+                "try words:30000,min=5,lower"
+            )
+    return found
 
 
 def by_frequency(counts: Counter[str], limit: int | None = None) -> list[str]:

@@ -44,6 +44,9 @@ class Counters:
     best: float = math.inf
     best_step: int = 0
     validated: int = 0  # step of the last validation
+    last: float = math.inf  # validation nats/token there
+    lowest: float = math.inf  # validation nats/token of all validations
+    lowest_step: int = 0
     stale: int = 0  # validations since the best one
     validations: int = 0  # tenths of the budget that have been validated
     validation_seconds: float = 0.0
@@ -67,6 +70,9 @@ class Outcome:
     seconds: float
     best: float  # selection score of the best weights: validation nats/token, or minus the metric of train.best_by
     best_step: int
+    last: float = math.inf  # validation nats/token at the end
+    lowest: float = math.inf  # ... and at the best validation, whether or not its weights are kept
+    lowest_step: int = 0
 
 
 @dataclass
@@ -231,7 +237,9 @@ class Trainer:
             better = score < self.at.best or self.at.best == math.inf
             if better:
                 self.folder.write_weights(self.model)
-        self.at.validated = self.at.step
+        self.at.validated, self.at.last = self.at.step, value
+        if value < self.at.lowest:
+            self.at.lowest, self.at.lowest_step = value, self.at.step
         if better:
             self.at.best, self.at.best_step, self.at.stale = score, self.at.step, 0
         else:
@@ -331,7 +339,9 @@ class Trainer:
 
     def _outcome(self, reason: str) -> Outcome:
         at = self.at
-        return Outcome(reason, at.step, at.tokens, at.seconds, at.best, at.best_step)
+        return Outcome(
+            reason, at.step, at.tokens, at.seconds, at.best, at.best_step, at.last, at.lowest, at.lowest_step
+        )
 
 
 class SparseTrainer(Trainer):
