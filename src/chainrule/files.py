@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,6 +109,12 @@ def require_parent(path: Path) -> None:
     """Raise ConfigError if the folder of an output file does not exist: a mistyped path creates nothing."""
     if not path.parent.is_dir():
         raise ConfigError(f"no folder {str(path.parent)!r} for {path.name!r}; create it, or choose another path")
+
+
+def require_suffix(path: Path, known: Sequence[str]) -> None:
+    """Raise ConfigError if a file name does not end as one of the known formats does."""
+    if path.suffix not in known:
+        raise ConfigError(f"{str(path)!r} must end in {' or '.join(known)}; rename it")
 
 
 def write_whole(path: Path, text: str) -> None:

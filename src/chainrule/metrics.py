@@ -65,6 +65,7 @@ METRICS: dict[str, Metric] = {
     "answerability_majority": Metric("answerability majority baseline", ".4f"),
     "questions": Metric("questions"),
     "passages": Metric("passages"),
+    "lines": Metric("lines"),
     # Translations
     "bleu": Metric("BLEU", ".1f", "higher"),
     "chrf": Metric("chrF", ".1f", "higher"),
@@ -75,7 +76,7 @@ HEADLINES = ("bits_per_byte", "bits_per_dim", "entity_f1", "accuracy", "f1", "na
 
 PROGRESS = (
     "loss", "bits_per_byte", "bits_per_dim", "valid_nats_per_token", "valid_accuracy", "valid_bleu", "valid_chrf",
-    "log_normaliser", "tokens_per_second",
+    "log_normaliser", "tokens_per_second", "lines", "texts",
 )  # fmt: skip
 """Metrics of the progress line."""
 

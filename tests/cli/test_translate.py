@@ -222,7 +222,7 @@ def test_align_plots_the_translation_of_the_model(chainrule: Command, run: Path,
 def test_align_refuses_unknown_formats_and_empty_sources(chainrule: Command, run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for options, message in (
-        (("--source", "a", "--out", tmp_path / "heat.doc"), "use .png"),
+        (("--source", "a", "--out", tmp_path / "heat.doc"), "must end in .png"),
         (("--source", " "), "--source is empty"),
         (("--source", "a " * 5000), "the source is too long"),
     ):

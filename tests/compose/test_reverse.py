@@ -71,7 +71,7 @@ def test_a_reversed_run_is_trained_scored_and_decoded_as_text(run: Run) -> None:
     [text] = opened.generate(" sat on the mat", length=8, greedy=True)
     assert text.text.endswith(" cat")  # what comes before the prompt
     shown: list[str] = []
-    [(_, streamed)] = list(opened.stream(" sat on the mat", length=8, greedy=True, show=shown.append))
+    [streamed] = list(opened.stream(" sat on the mat", length=8, greedy=True, show=shown.append))
     assert "".join(shown) == streamed.text == text.text
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -41,6 +42,7 @@ NOT_RUN = {
 # Runs that the manual reads and no command of it writes, by their commands.
 RUNS = {
     "runs/lstm": "chainrule train recurrent --data my.txt --out runs/lstm",
+    "runs/names": "chainrule train ngram --data my.txt --set data.unit=documents --out runs/names",
     "runs/small": "chainrule train finite_memory --data my.txt --out runs/small",
     "runs/nar": "chainrule train nonautoregressive --source train.en --target train.de --out runs/nar",
 }
@@ -201,8 +203,9 @@ class Place:
                 self.exported(name, chainrule, monkeypatch)
         if out:
             shutil.rmtree(self.folder / out, ignore_errors=True)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(self.stdin(text)), encoding="utf-8"))
-        outcome = chainrule(*words)
+        with self.redirected(text).open(encoding="utf-8") as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            outcome = chainrule(*words)
         assert outcome.code == 0, f"chainrule {shlex.join(words)}\n{outcome.err}"
         if out:
             assert any((self.folder / out).iterdir())
@@ -215,6 +218,12 @@ class Place:
             self.run(f"chainrule export {run} --to {kind} --out {folder}", chainrule, monkeypatch)
             if kind == "word2vec":
                 shutil.copy(self.folder / "news" / "vectors.bin", self.folder / name)
+
+    def redirected(self, text: str) -> Path:
+        """A file with the standard input of a command."""
+        file = self.folder / "standard-input"
+        file.write_bytes(self.stdin(text))
+        return file if file.stat().st_size else Path(os.devnull)
 
     def stdin(self, text: str) -> bytes:
         if piped := re.match(r"echo \"(.*)\" \| ", text):
@@ -233,6 +242,7 @@ def files() -> dict[str, bytes]:
     made |= dict.fromkeys(("tinyshakespeare.txt", "ptb.train.txt"), text)
     made |= dict.fromkeys(map("{}.txt".format, ("valid", "valid_part", "test", "held-out")), held)
     made |= dict.fromkeys(("ptb.valid.txt", "ptb.test.txt"), held)
+    made["prompts.txt"] = b"Once upon\n\nthe cat\n"
     made["texts.txt"] = b"a gripping film\n\ndull\n"
     made["wikitext-2/train.txt.gz"], made["wikitext-2/valid.txt.gz"] = gzip.compress(text), gzip.compress(held)
     for name in ("train", "valid", "val", "test", "test_2016_flickr"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,43 @@ def test_short_stages_off_a_terminal_are_announced_once_and_not_closed() -> None
     lines.update(1.0, {})
     lines.end()
     assert stream.getvalue().splitlines() == ["tokenizing", "scoring", "scoring: done, 2 s"]
+
+
+def test_a_stage_that_reports_nothing_itself_still_has_its_lines_off_a_terminal() -> None:
+    stream, now = io.StringIO(), [0.0]
+    lines = LogLines(Console(file=stream, width=200), clock=lambda: now[0], announce_after=1.0, watch=True)
+    lines.begin("verifying")
+    lines.update(None, {})
+    assert stream.getvalue() == ""
+    now[0] = 31.0
+    for _ in range(50):
+        if stream.getvalue().count("\n") == 2:
+            break
+        time.sleep(0.1)
+    now[0] = 33.0
+    lines.end()
+    assert stream.getvalue().splitlines() == ["verifying", "verifying: 31 s", "verifying: done, 33 s"]
+
+
+def test_a_stage_that_fails_has_no_last_line() -> None:
+    stream, now = io.StringIO(), [0.0]
+    lines = LogLines(Console(file=stream, width=200), clock=lambda: now[0])
+    lines.begin("scoring")
+    now[0] = 5.0
+    try:
+        raise DataError("no text")
+    except DataError:
+        lines.end()
+    assert stream.getvalue().splitlines() == ["scoring"]
+
+
+def test_lines_are_counted_where_their_number_is_not_known() -> None:
+    stream, now = io.StringIO(), [0.0]
+    lines = LogLines(Console(file=stream, width=200), clock=lambda: now[0])
+    lines.begin("predicting")
+    now[0] = 30.0
+    lines.update(None, {"lines": 1234})
+    assert stream.getvalue().splitlines() == ["predicting", "predicting: 30 s · lines 1,234"]
 
 
 def test_no_blank_lines_are_printed_off_a_terminal(chainrule: Command, text_file: Path, tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import typer
 
 from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_translation_run, print_json
 from chainrule.errors import ConfigError, MissingExtra
-from chainrule.files import require_parent
+from chainrule.files import require_parent, require_suffix
 
 if TYPE_CHECKING:
     from chainrule.decoding import Alignment
 
+PLOT_FORMATS = (".png", ".svg", ".pdf")
 SHADES = " ░▒▓█"
 END = "⏎"  # label of EOS, which has no text
 FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "PingFang SC", "SimHei")
@@ -48,6 +49,7 @@ def align(
     if not source.strip():
         raise ConfigError("--source is empty; give a text")
     if out is not None:
+        require_suffix(out, PLOT_FORMATS)
         require_parent(out)
     opened = open_translation_run(run, device=device, threads=threads, checkpoint=checkpoint)
     found = opened.align(source, target, beam=beam)
@@ -76,8 +78,6 @@ def text_map(found: Alignment) -> str:
 
 def plot_attention(found: Alignment, out: Path) -> None:
     """Plot a heat map with tokens on both axes."""
-    if out.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--out {str(out)!r} has no supported format; use .png, .svg or .pdf")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

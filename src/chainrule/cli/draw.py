@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_image_run, output
-from chainrule.files import require_parent
+from chainrule.cli.lines import progress_bar
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, open_image_run, output
+from chainrule.files import require_parent, require_suffix
 
 FRAMES = {".gif": 64, ".png": 12}  # frames of the generation, by file format
 
@@ -57,24 +58,29 @@ def draw(
 
     With --complete, the first image of the grid is the original.
     """
+    require_suffix(out, (".png",))
+    if grow is not None:
+        require_suffix(grow, tuple(FRAMES))
     for path in filter(None, (out, grow)):
         require_parent(path)
     opened = open_image_run(run, device=device, threads=threads, checkpoint=checkpoint)
     import numpy as np
-    from rich.progress import track
 
-    from chainrule.data.pictures import grid, unfinished, write_growing, write_png
+    from chainrule.data.pictures import grid, require_pillow, unfinished, write_growing, write_png
 
+    require_pillow()
     example = None if complete is None else opened.example(complete)
     drawing = opened.drawing(num, label=label, complete=example, keep=keep, seed=seed, temperature=temperature)
     first = next(drawing)
     steps = opened.form.size - first.known
-    count = 0 if grow is None else min(steps + 1, FRAMES.get(grow.suffix, 2))  # other formats are refused when writing
+    count = 0 if grow is None else min(steps + 1, FRAMES[grow.suffix])
     chosen = {round(index * steps / max(1, count - 1)) for index in range(count)}
     frames = [unfinished(opened.visible(first.levels[0]), first.known)] if count else []
-    for step, stage in enumerate(track(drawing, "drawing", total=steps, console=errors, transient=True), start=1):
-        if step in chosen:
-            frames.append(unfinished(opened.visible(stage.levels[0]), stage.known))
+    with progress_bar("drawing") as progress:
+        for step, stage in enumerate(drawing, start=1):
+            progress(step / steps)
+            if step in chosen:
+                frames.append(unfinished(opened.visible(stage.levels[0]), stage.known))
     images = stage.levels if example is None else np.concatenate([example[None], stage.levels])
     write_png(out, grid(opened.visible(images)))
     output.print(f"[green]{out}[/green]  {len(images)} images", highlight=False, soft_wrap=True)

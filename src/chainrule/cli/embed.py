@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.lines import text_lines, with_line_count
+from chainrule.cli.lines import text_lines, with_progress
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_embedding_run
 from chainrule.errors import ConfigError
 from chainrule.files import require_parent
@@ -58,9 +58,7 @@ def embed(
     if out is not None:
         require_parent(out)
     opened = open_embedding_run(run, device=device, threads=threads, checkpoint=checkpoint)
-    arrays = _arrays(
-        opened, with_line_count(text_lines(sys.stdin.buffer), "embedding"), per_token=per_token, layer=layer
-    )
+    arrays = _arrays(opened, with_progress(text_lines(sys.stdin.buffer), "embedding"), per_token=per_token, layer=layer)
     if out is None:
         np.savez(sys.stdout.buffer, **arrays)
         return

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from chainrule.cli.lines import progress_bar
 from chainrule.cli.options import Json, RunPath, open_run, output, print_json
 from chainrule.errors import ConfigError
 
@@ -50,7 +51,8 @@ def export(
         ExchangeFormat.arpa: export_arpa,
         ExchangeFormat.word2vec: export_word2vec,
     }
-    files = [str(file) for file in writers[to](opened.model, opened.folder.tokenizer(), out)]
+    with progress_bar("exporting"):
+        files = [str(file) for file in writers[to](opened.model, opened.folder.tokenizer(), out)]
     if json:
         print_json(files)
         return

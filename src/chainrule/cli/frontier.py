@@ -166,13 +166,15 @@ def _command() -> str:
 
 @contextmanager
 def _progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A transient progress bar on stderr."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    """Progress on stderr, with what is measured."""
+    from chainrule.training.progress import console_reporter
 
-    columns = (BarColumn(24), TaskProgressColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda what, fraction: bar.update(task, completed=fraction, description=what)
+    reporter = console_reporter(errors)
+    reporter.begin("measuring")
+    try:
+        yield lambda what, fraction: reporter.update(fraction, {"stage": what})
+    finally:
+        reporter.end()
 
 
 def show(results: FrontierResults, out: Path) -> None:

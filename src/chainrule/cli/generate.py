@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from chainrule.cli.lines import with_progress
 from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_text_run, output, print_json
+from chainrule.cli.prompts import read_prompts
 from chainrule.errors import ConfigError
 
 
 def generate(
     run: RunPath,
-    prompt: Annotated[str, typer.Option(help="Text to continue. Empty: start from BOS.")] = "",
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="Text to continue; - reads one prompt per line from standard input. Default: standard input if it is "
+            "a file or a pipe, else none (start from BOS).",
+            show_default=False,
+        ),
+    ] = None,
     length: Annotated[int, typer.Option(min=1, help="Maximum number of tokens to generate.")] = 200,
     greedy: Annotated[bool, typer.Option("--greedy", help="Greedy decoding: always the most probable token.")] = False,
     temperature: Annotated[
@@ -50,11 +60,25 @@ def generate(
             show_default=False,
         ),
     ] = None,
-    num: Annotated[int, typer.Option(min=1, help="Number of texts.")] = 1,
+    num: Annotated[int, typer.Option("--num", "-n", min=1, help="Number of texts for each prompt.")] = 1,
     seed: Annotated[int, typer.Option(help="Random seed; text i uses seed + i.")] = 0,
     stop: Annotated[
         list[str] | None, typer.Option(help="Stop before this string. May be repeated.", show_default=False)
     ] = None,
+    plain: Annotated[
+        bool | None,
+        typer.Option(
+            "--plain/--no-plain",
+            help="One text per line and nothing else; line ends within a text become spaces. Default: for prompts from "
+            "standard input, and for runs whose documents are lines.",
+            show_default=False,
+        ),
+    ] = None,
+    interactive: Annotated[
+        bool,
+        typer.Option("--interactive", "-i", help="Continue text that you type, line by line; /help lists commands."),
+    ] = False,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Number of texts decoded at once.")] = 32,
     allow_unknown: Annotated[
         bool,
         typer.Option(
@@ -66,47 +90,93 @@ def generate(
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Continue a prompt by sampling, greedy decoding or beam search.
+    """Continue prompts by sampling, greedy decoding or beam search.
 
     The prompt and its continuation are printed; a single text is streamed. With --json the output is a list of texts
     with their log-probability, number of tokens and reason for stopping. For example
 
         chainrule generate runs/first --prompt "The " --length 300 --temperature 0.8
+
+        chainrule generate runs/first < prompts.txt > continued.txt
+
+        chainrule generate runs/names --num 20 --plain
+
+        chainrule generate runs/first --interactive
     """
-    sampling: dict[str, Any] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-    }
-    given = {name: value for name, value in sampling.items() if value is not None}
+    given = _sampling_options(
+        greedy, beam,
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
+    )  # fmt: skip
+    if interactive:
+        _refuse_with_interactive(
+            {"beam": beam is not None, "num": num > 1, "json": json, "plain": bool(plain), "prompt -": prompt == "-"}
+        )
+    opened = open_text_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    if draft is not None:
+        given["draft"] = draft if draft in ("ngram", "self") else open_text_run(Path(draft), device=device)
+    given |= {"length": length, "stop": stop or [], "allow_unknown": allow_unknown}
+    if interactive:
+        from chainrule.cli.interactive import Session
+
+        Session(opened, seed=seed, **given).run(prompt or "")
+        return
+    prompts = read_prompts(prompt)
+    one_per_line = opened.of_documents or prompts.by_line if plain is None else plain
+    streamed = len(prompts.texts) == num == 1 and beam is None and not (json or one_per_line or opened.right_to_left)
+    if streamed:
+        texts = opened.stream(prompts.texts[0], show=_echo, seed=seed, **given)
+        output.print(prompts.texts[0], style="bold", end="", markup=False, highlight=False, soft_wrap=True)
+        next(texts)
+        typer.echo()
+        return
+    found = opened.texts(
+        prompts.texts, num=num, seed=seed, beam=beam, length_penalty=length_penalty, batch=batch, **given
+    )
+    total = num * len(prompts.texts)
+    if total > batch:
+        found = with_progress(found, "generating", "texts", fraction=lambda done: done / total)
+    if json:
+        print_json([text._asdict() for text in found])
+        return
+    for number, text in enumerate(found, start=1):
+        if not one_per_line:
+            output.rule(f"{number} of {total} · log P {text.log_prob:.2f}", align="left", style="dim")
+            _print_text(text.prompt, text.text, before=opened.right_to_left)
+        elif opened.right_to_left:
+            typer.echo(_one_line(text.text + text.prompt))
+        else:
+            typer.echo(_one_line(text.prompt + text.text))
+
+
+def _sampling_options(greedy: bool, beam: int | None, **sampling: float | None) -> dict[str, Any]:
+    """Those of the sampling options that were given; refused where they exclude each other."""
+    given: dict[str, Any] = {name: value for name, value in sampling.items() if value is not None}
+    if given.get("temperature") == 0:
+        raise ConfigError("--temperature 0 leaves nothing to sample; use --greedy for the most probable tokens")
     if greedy:
         excluded = [name for name in given if name != "repetition_penalty"]
         if excluded or beam is not None:
             other = "--beam" if beam is not None else "--" + excluded[0].replace("_", "-")
             raise ConfigError(f"--greedy and {other} exclude each other; remove one of them")
         given["greedy"] = True
-    opened = open_text_run(run, device=device, threads=threads, checkpoint=checkpoint)
-    if draft is not None:
-        given["draft"] = draft if draft in ("ngram", "self") else open_text_run(Path(draft), device=device)
-    options: dict[str, Any] = {
-        "length": length, "num": num, "seed": seed, "stop": stop or [], "allow_unknown": allow_unknown, **given
-    }  # fmt: skip
-    if num == 1 and beam is None and not json:
-        output.print(prompt, style="bold", end="", markup=False, highlight=False)
-        for _ in opened.stream(prompt, show=_echo, **options):
-            pass
-        typer.echo()
-        return
-    texts = opened.generate(prompt, beam=beam, length_penalty=length_penalty, **options)
-    if json:
-        print_json([{**text._asdict(), "prompt": prompt} for text in texts])
-        return
-    for number, text in enumerate(texts):
-        output.rule(f"{number + 1} of {num} · log P {text.log_prob:.2f}", align="left", style="dim")
-        output.print(prompt, style="bold", end="", markup=False, highlight=False)
-        typer.echo(text.text)
+    return given
+
+
+def _refuse_with_interactive(given: Mapping[str, bool]) -> None:
+    for option in (name for name, is_given in given.items() if is_given):
+        raise ConfigError(f"--interactive and --{option} exclude each other; remove one of them")
+
+
+def _print_text(prompt: str, text: str, *, before: bool) -> None:
+    """A prompt in bold and its continuation, or what comes before it."""
+    if before:
+        typer.echo(text, nl=False)
+    output.print(prompt, style="bold", end="", markup=False, highlight=False, soft_wrap=True)
+    typer.echo("" if before else text)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def _echo(text: str) -> None:

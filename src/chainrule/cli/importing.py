@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from chainrule.cli.export import ExchangeFormat
+from chainrule.cli.lines import progress_bar
 from chainrule.cli.options import Json, print_json, print_table, require_new_run
 from chainrule.options import require_data
 
@@ -33,7 +34,8 @@ def import_(
     require_new_run(out)
     from chainrule.tasks import import_run
 
-    about = import_run(path, str(from_), out).info()
+    with progress_bar("importing"):
+        about = import_run(path, str(from_), out).info()
     if json:
         print_json(about)
     else:

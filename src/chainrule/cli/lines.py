@@ -1,12 +1,16 @@
-"""Standard input by lines, with a line count on stderr."""
+"""Standard input by lines, and progress on stderr while something is computed from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO, TypeVar
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from chainrule.cli.options import errors
+from chainrule.cli.options import errors, output
 from chainrule.errors import DataError
+
+if TYPE_CHECKING:
+    from chainrule.training.progress import Reporter
 
 T = TypeVar("T")
 
@@ -22,13 +26,45 @@ def text_lines(file: BinaryIO) -> Iterator[str]:
             ) from None
 
 
-def with_line_count(items: Iterable[T], verb: str) -> Iterator[T]:
-    """Pass items through and show their number on stderr while they are processed."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn
+ANNOUNCED_AFTER = 1.0  # seconds; what is faster leaves no trace in a log
 
-    columns = (SpinnerColumn(), TextColumn(f"{verb}: {{task.completed:,}} lines"))
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        for item in items:
+
+def with_progress(
+    items: Iterable[T], verb: str, unit: str = "lines", *, fraction: Callable[[int], float | None] = lambda done: None
+) -> Iterator[T]:
+    """Pass items through and report on stderr how many are done; `fraction` is of the whole, if that is known.
+
+    Nothing is reported if the results themselves appear in the terminal.
+    """
+    reporter = _quiet() if output.is_terminal else _reporter()
+    reporter.begin(verb)
+    try:
+        for done, item in enumerate(items, start=1):
+            reporter.update(fraction(done), {unit: done})
             yield item
-            bar.update(task, advance=1)
+    finally:
+        reporter.end()
+
+
+@contextlib.contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
+    """A stage of work: a transient bar, or lines off a terminal, on stderr. The fraction that is done may be given."""
+    reporter = _reporter()
+    reporter.begin(label)
+    reporter.update(None, {})
+    try:
+        yield lambda share: reporter.update(share, {})
+    finally:
+        reporter.end()
+
+
+def _reporter() -> Reporter:
+    from chainrule.training.progress import console_reporter
+
+    return console_reporter(errors, announce_after=ANNOUNCED_AFTER)
+
+
+def _quiet() -> Reporter:
+    from chainrule.training.progress import Reporter
+
+    return Reporter()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.lines import text_lines, with_line_count
+from chainrule.cli.lines import text_lines, with_progress
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, open_run
 from chainrule.errors import ConfigError
 
@@ -51,7 +51,7 @@ def predict(
         chainrule predict runs/vit --data t10k-images-idx3-ubyte.gz
     """
     results = _predictions(open_run(run, device=device, threads=threads, checkpoint=checkpoint), data, search, beam)
-    for found in with_line_count(results, "predicting"):
+    for found in with_progress(results, "predicting"):
         typer.echo("" if found is None else format_prediction(found, as_json=json))
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chainrule.cli.lines import progress_bar
 from chainrule.cli.options import (
     Checkpoint,
     Device,
     Json,
     RunPath,
     Threads,
-    errors,
     open_run,
     output,
     print_json,
@@ -129,7 +128,7 @@ def score(
         batch=batch,
         target_language=target_language,
     )  # fmt: skip
-    with _bar() as progress:
+    with progress_bar("scoring") as progress:
         report = opened.evaluate(request, progress)
     if json:
         print_json(report.values)
@@ -140,16 +139,6 @@ def score(
     for title, rows in report.tables.items():
         output.print()
         print_table(rows, title=f"[bold]{title}[/bold]")
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Callable[[float], None]]:
-    """A transient progress bar on stderr."""
-    from rich.progress import Progress
-
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("scoring", total=1.0)
-        yield lambda share: bar.update(task, completed=share)
 
 
 def _show_tokens(tokens: Sequence[TextToken]) -> None:

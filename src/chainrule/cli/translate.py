@@ -8,12 +8,13 @@ import stat
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from chainrule.cli.lines import with_progress
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_translation_run, require_runs
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def translate(
         draft=drafted_by,
         window=window,
     )
-    for number, found in enumerate(lines.with_progress(results)):
+    for number, found in enumerate(with_progress(results, "translating", fraction=lines.fraction)):
         counts[found[0].finished] += 1
         typer.echo(format_result(number, found, search, as_json=json).encode("utf-8", "replace"))
     errors.print(summary(counts, time.perf_counter() - begin), highlight=False, soft_wrap=True)
@@ -128,6 +129,7 @@ class Lines:
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.total = file_size(file)
+        self.translated = 0  # bytes
         self.pending: deque[int] = deque()  # bytes of each line that was read and is not translated yet
 
     def __iter__(self) -> Iterator[str | TranslatedText]:
@@ -143,17 +145,10 @@ class Lines:
             except UnicodeDecodeError:
                 yield TranslatedText.untranslated(line.decode("utf-8", "replace"), "not text")
 
-    def with_progress(self, results: Iterable[list[TranslatedText]]) -> Iterator[list[TranslatedText]]:
-        """Pass the results through, one per line, with a transient progress bar on stderr."""
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("translating"), BarColumn(24), TextColumn("{task.fields[lines]:,} lines"))
-        left = TimeRemainingColumn(compact=True)
-        with Progress(*columns, left, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-            task = bar.add_task("", total=self.total, lines=0)
-            for number, found in enumerate(results, start=1):
-                bar.update(task, advance=self.pending.popleft(), lines=number)
-                yield found
+    def fraction(self, done: int) -> float | None:
+        """How much of the file the first `done` lines are, called for each of them in turn; None for a pipe."""
+        self.translated += self.pending.popleft()
+        return self.translated / self.total if self.total else None
 
 
 def file_size(file: BinaryIO) -> int | None:

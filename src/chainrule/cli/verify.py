@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from chainrule.cli.lines import progress_bar
 from chainrule.cli.options import Json, RunPath, Threads, open_run, output, print_json
 
 
@@ -22,7 +23,9 @@ def verify(
 
         chainrule verify runs/first
     """
-    findings = open_run(run, device="cpu", threads=threads).verify(seed=seed)
+    opened = open_run(run, device="cpu", threads=threads)
+    with progress_bar("verifying"):
+        findings = opened.verify(seed=seed)
     failed = [finding for finding in findings if finding.status == "failed"]
     if json:
         print_json({"passed": not failed, "checks": [finding._asdict() for finding in findings]})

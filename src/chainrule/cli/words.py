@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.align import installed_fonts
-from chainrule.cli.options import Json, RunPath, errors, open_run, output, print_json, print_table, show
+from chainrule.cli.align import PLOT_FORMATS, installed_fonts
+from chainrule.cli.lines import progress_bar
+from chainrule.cli.options import Json, RunPath, open_run, output, print_json, print_table, show
 from chainrule.errors import ConfigError, MissingExtra
 from chainrule.files import require_parent
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from chainrule.evaluation.embeddings import AnalogyScore, Neighbour, SimilarityScore, WordVectors
     from chainrule.tasks.word_vectors import WordVectorRun
 
-PLOT_FORMATS = (".png", ".svg", ".pdf")
 SIDES = ((1, 1), (-1, 1), (1, -1), (-1, -1))  # positions of a label: right or left, above or below its point
 
 
@@ -73,7 +73,8 @@ def words(
         _score(opened, Path(about[0]), restricted, json=json)
     else:
         assert out is not None
-        plot_map(opened.vectors, about[0], num, out)
+        with progress_bar("drawing"):
+            plot_map(opened.vectors, about[0], num, out)
         typer.echo(str(out))
 
 
@@ -121,15 +122,10 @@ def _show(found: dict[str, list[Neighbour]], *, json: bool) -> None:
 
 
 def _score(run: WordVectorRun, path: Path, restricted: int, *, json: bool) -> None:
-    from rich.progress import Progress
-
     from chainrule.evaluation.embeddings import AnalogyScore
 
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("scoring", total=1.0)
-        found = run.score_words(
-            path, restricted=restricted, progress=lambda fraction: bar.update(task, completed=fraction)
-        )
+    with progress_bar("scoring") as progress:
+        found = run.score_words(path, restricted=restricted, progress=progress)
     if json:
         total = {"total": found.total.model_dump()} if isinstance(found, AnalogyScore) else {}
         print_json(found.model_dump(mode="json") | total)

@@ -225,8 +225,8 @@ class _Relay(Reporter):
     def begin(self, label: str) -> None:
         self.label = label
 
-    def update(self, progress: float, record: Mapping[str, Any]) -> None:
-        self.listener.stage(self.label, progress)
+    def update(self, progress: float | None, record: Mapping[str, Any]) -> None:
+        self.listener.stage(self.label, progress or 0.0)
 
 
 def _row(

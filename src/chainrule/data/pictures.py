@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from chainrule.errors import ConfigError, MissingExtra
-from chainrule.files import require_parent, whole_file
+from chainrule.errors import MissingExtra
+from chainrule.files import require_parent, require_suffix, whole_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -56,7 +56,7 @@ def unfinished(image: npt.NDArray[np.uint8], known: int) -> npt.NDArray[np.uint8
 
 def write_png(path: Path, canvas: Canvas) -> None:
     """Write a PNG file atomically."""
-    _require_suffix(path, (".png",))
+    require_suffix(path, (".png",))
     _write(path, png(canvas))
 
 
@@ -68,7 +68,7 @@ def png(canvas: Canvas) -> bytes:
 
 def write_growing(path: Path, frames: Sequence[npt.NDArray[np.uint8]]) -> None:
     """Write frames (H, W, C) as an animated GIF, or side by side as PNG."""
-    _require_suffix(path, (".gif", ".png"))
+    require_suffix(path, (".gif", ".png"))
     if path.suffix == ".png":
         return write_png(path, grid(np.stack(frames), columns=len(frames)))
     pictures = [_picture(enlarged(frame)) for frame in frames]
@@ -86,9 +86,9 @@ def _picture(canvas: npt.NDArray[Any]) -> Image:
     return Image.fromarray(np.ascontiguousarray(canvas))
 
 
-def _require_suffix(path: Path, known: Sequence[str]) -> None:
-    if path.suffix not in known:
-        raise ConfigError(f"{str(path)!r} must end in {' or '.join(known)}; rename it")
+def require_pillow() -> None:
+    """Raise MissingExtra if pictures cannot be written, before anything is computed for one."""
+    _picture(np.zeros((1, 1, 3), np.uint8))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -10,7 +10,7 @@ from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Documents, Lanes, Windows
 from chainrule.data.corpus import Corpus, Prepared, Report, encode_file, prepare
-from chainrule.decoding import Generation, Sampling, beam_search, stream_tokens
+from chainrule.decoding import GeneratedToken, Generation, Sampling, beam_search, stream_tokens
 from chainrule.decoding.drafts import (
     Drafter,
     FallbackDrafter,
@@ -99,6 +99,7 @@ class GeneratedText(NamedTuple):
     log_prob: float  # nats of the generated tokens under the model
     tokens: int
     finished: str  # "eos", "stop" or "length"
+    prompt: str = ""  # which is not part of `text`
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -138,7 +139,20 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
 
     def generate(
         self,
-        prompt: str = "",
+        prompt: str | Sequence[str] = "",
+        *,
+        num: int = 1,
+        **options: Any,
+    ) -> list[GeneratedText]:
+        """Continue a prompt, or each of several, `num` times; the options are those of `texts`.
+
+        The texts are in the order of the prompts, `num` of each.
+        """
+        return list(self.texts([prompt] if isinstance(prompt, str) else prompt, num=num, **options))
+
+    def texts(
+        self,
+        prompts: Sequence[str],
         *,
         length: int = 200,
         num: int = 1,
@@ -147,64 +161,134 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
         beam: int | None = None,
         length_penalty: float = 1.0,
         allow_unknown: bool = False,
-        draft: TextRun | str | None = None,
+        draft: TextRun | Drafter | str | None = None,
+        batch: int = 32,
         **sampling: Any,
-    ) -> list[GeneratedText]:
-        """Continue a prompt `num` times: sampled (see `decoding.Sampling` for the settings), or by beam search.
+    ) -> Iterator[GeneratedText]:
+        """The texts of `generate`, one after the other: sampled (see `decoding.Sampling`), or by beam search.
 
-        A `draft` makes sampling faster and leaves the text unchanged (see `drafter`).
+        All prompts and options are checked before this returns. Text i has the seed `seed + i`; `batch` texts are
+        decoded at once. A `draft` makes sampling faster and leaves the text unchanged (see `drafter`).
         """
-        if beam is None:
-            options: dict[str, Any] = {"length": length, "num": num, "seed": seed, "stop": stop, **sampling}
-            texts = dict(self.stream(prompt, allow_unknown=allow_unknown, draft=draft, **options))
-            return [texts[row] for row in range(num)]
-        if draft is not None:
-            raise ConfigError("beam search takes no draft; remove one of the two")
-        if sampling:
-            raise ConfigError(f"beam search does not sample; remove {', '.join(sorted(sampling))}")
-        [found] = beam_search(
-            self.autoregressive,
-            [self._prompt_ids(prompt, allow_unknown)],
-            width=max(beam, num),
-            num=num,
-            length=length,
-            eos=self.tokenizer.eos,
-            suppress=self._suppressed,
-            length_penalty=length_penalty,
-            stop=self._stop_condition(stop),
-        )
-        return [self._finished_text(one, stop) for one in found]
+        limits: dict[str, Any] = {"length": length, "stop": stop}
+        if beam is not None:
+            if draft is not None:
+                raise ConfigError("beam search takes no draft; remove one of the two")
+            if sampling:
+                raise ConfigError(f"beam search does not sample; remove {', '.join(sorted(sampling))}")
+            return self._searched(
+                prompts,
+                self.prompt_ids(prompts, allow_unknown),
+                num=num,
+                width=max(beam, num),
+                length_penalty=length_penalty,
+                **limits,
+            )
+        rows = [ids for ids in self.prompt_ids(prompts, allow_unknown) for _ in range(num)]
+        rules = Sampling.parse(sampling)
+        drafter = self.drafter(draft) if isinstance(draft, str | TextRun) else draft
+        batches = [
+            self._sampled(rows[at : at + batch], seed=seed + at, rules=rules, draft=drafter, **limits)
+            for at in range(0, len(rows), batch)
+        ]
+        ordered = (text for texts in batches for _, text in sorted(texts))
+        return (text._replace(prompt=prompts[row // num]) for row, text in enumerate(ordered))
 
     def stream(
         self,
         prompt: str = "",
         *,
+        show: Callable[[str], None],
         length: int = 200,
-        num: int = 1,
         seed: int = 0,
         stop: Sequence[str] = (),
         allow_unknown: bool = False,
-        draft: TextRun | str | None = None,
-        show: Callable[[str], None] | None = None,
+        draft: TextRun | Drafter | str | None = None,
         **sampling: Any,
-    ) -> Iterator[tuple[int, GeneratedText]]:
-        """As `generate`, yielding each text when it is finished; `show` receives the first text as it grows."""
-        settings = Sampling.parse(sampling)
-        ids = self._prompt_ids(prompt, allow_unknown)
-        rows: list[list[int]] = [[] for _ in range(num)]
-        log_probs = [0.0] * num
-        shown = 0
-        for tokens in stream_tokens(
-            self.autoregressive,
-            [ids] * num,
+    ) -> Iterator[GeneratedText]:
+        """As `texts`, for a single one that is sampled: `show` receives it as it grows."""
+        drafter = self.drafter(draft) if isinstance(draft, str | TextRun) else draft
+        texts = self._sampled(
+            self.prompt_ids([prompt], allow_unknown),
             length=length,
-            sampling=settings,
-            seeds=[seed + row for row in range(num)],
+            seed=seed,
+            stop=stop,
+            rules=Sampling.parse(sampling),
+            draft=drafter,
+            show=show,
+        )
+        return (text._replace(prompt=prompt) for _, text in texts)
+
+    @property
+    def right_to_left(self) -> bool:
+        """Whether the model generates what comes before a prompt, from its end to its start."""
+        return is_right_to_left(self.model)
+
+    @property
+    def of_documents(self) -> bool:
+        """Whether the model was trained on separate documents, such as lines, and ends a text by itself."""
+        return self.config.data.unit == "documents"
+
+    def _searched(
+        self,
+        prompts: Sequence[str],
+        rows: Sequence[list[int]],
+        *,
+        num: int,
+        width: int,
+        stop: Sequence[str],
+        **options: Any,
+    ) -> Iterator[GeneratedText]:
+        """The results of beam search, prompt by prompt; there may be fewer than `num` different texts."""
+        for prompt, ids in zip(prompts, rows, strict=True):
+            [found] = beam_search(
+                self.autoregressive,
+                [ids],
+                width=width,
+                num=num,
+                eos=self.tokenizer.eos,
+                suppress=self._suppressed,
+                stop=self._stop_condition(stop),
+                **options,
+            )
+            yield from (self._finished_text(one, stop)._replace(prompt=prompt) for one in found)
+
+    def _sampled(
+        self,
+        rows: Sequence[list[int]],
+        *,
+        length: int,
+        seed: int,
+        stop: Sequence[str],
+        rules: Sampling,
+        draft: Drafter | None,
+        show: Callable[[str], None] | None = None,
+    ) -> Iterator[tuple[int, GeneratedText]]:
+        """One batch of texts, each with its row when it is finished; `show` receives the first text as it grows."""
+        steps = stream_tokens(
+            self.autoregressive,
+            rows,
+            length=length,
+            sampling=rules,
+            seeds=range(seed, seed + len(rows)),
             eos=self.tokenizer.eos,
             suppress=self._suppressed,
             stop=self._stop_condition(stop),
-            draft=None if draft is None else self.drafter(draft),
-        ):
+            draft=draft,
+        )
+        return self._finished_texts(steps, len(rows), stop, show)
+
+    def _finished_texts(
+        self,
+        steps: Iterator[list[GeneratedToken]],
+        count: int,
+        stop: Sequence[str],
+        show: Callable[[str], None] | None,
+    ) -> Iterator[tuple[int, GeneratedText]]:
+        rows: list[list[int]] = [[] for _ in range(count)]
+        log_probs = [0.0] * count
+        shown = 0
+        for tokens in steps:
             for token in tokens:
                 log_probs[token.row] += token.log_prob
                 if token.finished != "eos":
@@ -264,18 +348,19 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
             return end
         return shown
 
-    def _prompt_ids(self, prompt: str, allow_unknown: bool) -> list[int]:
-        """The ids of a prompt. Unknown tokens are refused unless they are allowed."""
+    def prompt_ids(self, prompts: Sequence[str], allow_unknown: bool = False) -> list[list[int]]:
+        """The ids of prompts. Unknown tokens are refused unless they are allowed."""
         unknown = self.tokenizer.unknown
-        ids: list[int] = self.tokenizer.encode(prompt).tolist()
-        if unknown in ids and not allow_unknown:
-            parts = [part for part in prompt.split() if unknown in self.tokenizer.encode(part)]
-            named = ", ".join(map(repr, parts[:3])) or "white space"
-            raise DecodingError(
-                f"the prompt has tokens that are not in the vocabulary, in {named}; "
-                "remove them, or read them as <unk> with --allow-unknown"
-            )
-        return self._in_model_order(ids)
+        rows: list[list[int]] = [self.tokenizer.encode(prompt).tolist() for prompt in prompts]
+        for number, (prompt, ids) in enumerate(zip(prompts, rows, strict=True), start=1):
+            if unknown in ids and not allow_unknown:
+                parts = [part for part in prompt.split() if unknown in self.tokenizer.encode(part)]
+                named = ", ".join(map(repr, parts[:3])) or "white space"
+                raise DecodingError(
+                    f"{'the prompt' if len(prompts) == 1 else f'prompt {number:,}'} has tokens that are not in the "
+                    f"vocabulary, in {named}; remove them, or read them as <unk> with --allow-unknown"
+                )
+        return [self._in_model_order(ids) for ids in rows]
 
     def _finished_text(self, generation: Generation, stop: Sequence[str]) -> GeneratedText:
         text = self.tokenizer.decode(self._in_model_order(generation.ids))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +32,8 @@ class Reporter:
     def note(self, text: str) -> None:
         """A message to the user."""
 
-    def update(self, progress: float, record: Record) -> None:
-        """A step, or a part of the stage, is done."""
+    def update(self, progress: float | None, record: Record) -> None:
+        """A step, or a part of the stage, is done; `progress` is its fraction, None if the total is not known."""
 
     def validated(self, record: Record) -> None:
         """The validation data has been scored."""
@@ -40,12 +42,17 @@ class Reporter:
         """The stage has ended."""
 
 
-def console_reporter(console: Console | None = None) -> Reporter:
-    """A progress bar on a terminal; lines of text elsewhere. By default on standard error."""
+def console_reporter(console: Console | None = None, *, announce_after: float = 0.0) -> Reporter:
+    """A progress bar on a terminal; lines of text elsewhere. By default on standard error.
+
+    Lines of text begin after `announce_after` seconds, so that what is done before that leaves no trace in a log.
+    """
     from rich.console import Console
 
     console = console or Console(stderr=True)
-    return LiveLine(console) if console.is_terminal else LogLines(console)
+    if console.is_terminal:
+        return LiveLine(console)
+    return LogLines(console, announce_after=announce_after, watch=True)
 
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -54,23 +61,39 @@ SECONDS_BETWEEN_LINES = 30.0
 class LogLines(Reporter):
     """Progress as lines of text, for pipes and log files: at the start of a stage, every 30 seconds, and at its end.
 
-    Stages of less than a second have no last line, and one that is repeated is announced once.
+    Stages of less than a second have no last line, and one that is repeated is announced once. With `watch`, a thread
+    prints the lines of a stage that reports nothing itself.
     """
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        announce_after: float = 0.0,
+        watch: bool = False,
+    ) -> None:
         self.console = console
         self.clock = clock
+        self.announce_after = announce_after
+        self.watch = watch
         self.label = self.announced = ""
-        self.progress = 0.0
+        self.progress: float | None = 0.0
         self.metrics = ""
         self.began = self.printed = clock()
+        self._ended = threading.Event()
+        self._lock = threading.RLock()
 
     def begin(self, label: str) -> None:
-        self.label, self.progress, self.metrics = label, 0.0, ""
-        self.began = self.printed = self.clock()
-        if label != self.announced:
-            self._print(label)
-        self.announced = label
+        self._ended.set()
+        with self._lock:
+            self.label, self.progress, self.metrics = label, 0.0, ""
+            self.began = self.printed = self.clock()
+            if not self.announce_after:
+                self._announce()
+        if self.watch:
+            self._ended = threading.Event()
+            threading.Thread(target=self._watch, args=(self._ended,), daemon=True).start()
 
     def preparing(self, stage: str, done: int, total: int) -> None:
         if stage != self.label:
@@ -82,22 +105,46 @@ class LogLines(Reporter):
     def note(self, text: str) -> None:
         self._print(f"note: {text}")
 
-    def update(self, progress: float, record: Record) -> None:
-        self.progress = progress
-        self.metrics = progress_line(record) or self.metrics
-        if self.clock() - self.printed >= SECONDS_BETWEEN_LINES:
-            self._line(f"{min(progress, 1.0):.0%}")
+    def update(self, progress: float | None, record: Record) -> None:
+        with self._lock:
+            self.progress = progress
+            self.metrics = progress_line(record) or self.metrics
+            self._print_if_due()
 
     def validated(self, record: Record) -> None:
         self._print(f"step {record['step']}: {progress_line(record)}")
 
     def end(self) -> None:
-        if self.label and self.clock() - self.began >= 1.0:
-            self._line("done" if self.progress >= 1.0 else f"ended at {self.progress:.0%}")
-        self.label = ""
+        self._ended.set()
+        interrupted = sys.exc_info()[0] is not None  # an error or Ctrl-C has its own line
+        with self._lock:
+            if self.label and not interrupted and self.clock() - self.began >= 1.0 and self.announced == self.label:
+                done = self.progress is None or self.progress >= 1.0
+                self._line("done" if done else f"ended at {self.progress:.0%}")
+            self.label = ""
+
+    def _watch(self, ended: threading.Event) -> None:
+        """Print what is due while the stage itself computes."""
+        while not ended.wait(1.0):
+            with self._lock:
+                if not ended.is_set():
+                    self._print_if_due()
+
+    def _print_if_due(self) -> None:
+        now = self.clock()
+        if self.announced != self.label and now - self.began >= self.announce_after:
+            self._announce()
+        if now - self.printed >= SECONDS_BETWEEN_LINES:
+            self._line("" if self.progress is None else f"{min(self.progress, 1.0):.0%}")
+
+    def _announce(self) -> None:
+        if self.label != self.announced:
+            self._print(self.label)
+        self.announced = self.label
 
     def _line(self, state: str) -> None:
-        parts = [f"{self.label}: {state}, {self.clock() - self.began:,.0f} s", *filter(None, [self.metrics])]
+        reached = ", ".join(filter(None, [state, f"{self.clock() - self.began:,.0f} s"]))
+        parts = [f"{self.label}: {reached}", *filter(None, [self.metrics])]
         self._print(" · ".join(parts))
         self.printed = self.clock()
 
@@ -138,16 +185,18 @@ class LiveLine(Reporter):
     def note(self, text: str) -> None:
         self.console.print(f"[yellow]note[/yellow] {text}")
 
-    def update(self, progress: float, record: Record) -> None:
-        self.bar.update(self.task, completed=progress, metrics=progress_line(record))
+    def update(self, progress: float | None, record: Record) -> None:
+        total = None if progress is None else 1.0
+        self.bar.update(self.task, total=total, completed=progress, metrics=progress_line(record))
 
     def end(self) -> None:
         self.bar.stop()
 
 
 def progress_line(record: Record) -> str:
-    """Return the metrics of a record as one short line."""
-    return " · ".join(metric(key)(record[key]) for key in PROGRESS if record.get(key) is not None)
+    """Return the metrics of a record as one short line, after what is being done if the record says so."""
+    metrics = (metric(key)(record[key]) for key in PROGRESS if record.get(key) is not None)
+    return " · ".join([*filter(None, [record.get("stage")]), *metrics])
 
 
 class Recorder:
