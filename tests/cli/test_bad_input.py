@@ -142,6 +142,7 @@ def test_a_damaged_tokenizer_is_refused(chainrule: Command, run: Path) -> None:
 def test_weights_of_another_shape_are_refused(chainrule: Command, run: Path) -> None:
     config = run / "config.toml"
     config.write_text(config.read_text().replace("width = 16", "width = 32"))
+    RunFolder(run).checksums.update()
     refused(chainrule("info", run), "do not match")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from chainrule.training.checkpoint import RunFolder
 from tests.conftest import Command, Outcome
 
 LAUNCH = (
@@ -77,6 +78,7 @@ def test_info_is_made_anew_when_the_run_has_changed_or_moved(run: Path, chainrul
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "config.toml").write_text((run / "config.toml").read_text().replace("text.txt", "novel.txt"))
+    RunFolder(copy).checksums.update()
     after = json.loads(chainrule("info", copy, "--json").out)
     assert after["path"] == str(copy)
     assert after["data"].endswith("novel.txt")

@@ -58,6 +58,7 @@ def test_a_run_killed_at_random_moments_and_resumed_ends_in_the_same_bits(
             process.send_signal(signal.SIGKILL)
             kills += 1
         process.communicate()
+        assert not any(chainrule.training.checkpoint.RunFolder(killed).file_problems().values())
     done = subprocess.run(
         command_line(family, text_file, killed), check=False, capture_output=True, text=True, env=environment
     )

@@ -121,8 +121,13 @@ class Tokenizer(ABC):
     @final
     def save(self, path: Path | str) -> None:
         """Write one JSON file, atomically."""
+        write_whole(Path(path), self.to_text())
+
+    @final
+    def to_text(self) -> str:
+        """Return what `save` writes."""
         data = {"format": FORMAT, "kind": self.kind, **self.to_json()}
-        write_whole(Path(path), json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 class StringTokenizer(Tokenizer):

@@ -9,6 +9,7 @@
     scores.jsonl         every score of this run, with its protocol
     card.md              a summary of the run
     info.json            what `chainrule info` shows, so that it need not load the weights
+    checksums.json, recovery/    see `training.checksums`
 
 Every file is written under a temporary name and then renamed, so a crash leaves the previous version. Nothing is
 pickled.
@@ -30,6 +31,7 @@ from chainrule.config import FORMAT, RunConfig, read_toml, write_toml
 from chainrule.errors import ConfigError, RunError, WriteError
 from chainrule.files import save_tensors, whole_file, whole_folder, write_whole, writing
 from chainrule.tokenizers import Tokenizer, load_tokenizer
+from chainrule.training.checksums import WEIGHTS, Checksums, sha256
 
 if TYPE_CHECKING:  # torch is imported with the first weights: settings and records are read without it
     import torch
@@ -51,6 +53,10 @@ class RunFolder:
     path: Path
 
     @property
+    def checksums(self) -> Checksums:
+        return Checksums(self.path)
+
+    @property
     def exists(self) -> bool:
         return (self.path / "config.toml").is_file()
 
@@ -69,11 +75,12 @@ class RunFolder:
         """Create the run folder. The config is written last: with it the folder is a run."""
         with self.explained():
             self.path.mkdir(parents=True, exist_ok=True)
+            texts = {}
             if tokenizer is not None:
-                tokenizer.save(self.path / "tokenizer.json")
+                texts["tokenizer.json"] = tokenizer.to_text()
             if source_tokenizer is not None:
-                source_tokenizer.save(self.path / "source_tokenizer.json")
-            write_whole(self.path / "config.toml", write_toml(config))
+                texts["source_tokenizer.json"] = source_tokenizer.to_text()
+            self.checksums.write_settings({**texts, "config.toml": write_toml(config)})
 
     @contextlib.contextmanager
     def kept_if_trained(self) -> Iterator[None]:
@@ -101,23 +108,31 @@ class RunFolder:
                 f"run {str(self.path)!r} has format {version}, and this version of chainrule reads formats up to "
                 f"{FORMAT}; upgrade chainrule"
             )
+        self.checksums.require("config.toml")
         try:
             return RunConfig.parse(values)
         except ConfigError as error:
             raise RunError(f"the config of run {str(self.path)!r} is invalid: {error}") from None
 
     def tokenizer(self) -> Tokenizer:
+        self.checksums.require("tokenizer.json")
         return load_tokenizer(self.path / "tokenizer.json")
 
     def source_tokenizer(self) -> Tokenizer:
         """Return the source tokenizer of a translation run."""
+        self.checksums.require("source_tokenizer.json")
         return load_tokenizer(self.path / "source_tokenizer.json")
 
     # Weights
 
     def write_weights(self, model: nn.Module) -> None:
-        with self.explained(), whole_file(self.path / "model.safetensors") as temporary:
-            save_tensors(distinct_tensors(model), temporary)
+        with self.explained():
+            self._write_tensors(distinct_tensors(model))
+
+    def _write_tensors(self, weights: Mapping[str, Tensor]) -> None:
+        with whole_file(self.path / WEIGHTS) as temporary:
+            save_tensors(weights, temporary)
+            self.checksums.record({WEIGHTS: sha256(temporary)})
 
     def read_weights(self, model: nn.Module, checkpoint: str = "best") -> None:
         """Load the best weights, or those of the last checkpoint, into a model."""
@@ -137,6 +152,7 @@ class RunFolder:
                 f"run {str(self.path)!r} has no model.safetensors: training has not reached its first validation; "
                 "continue it with `chainrule train … --resume`"
             )
+        self.checksums.require(WEIGHTS)
         return self._read_tensors(file)
 
     # State
@@ -149,6 +165,7 @@ class RunFolder:
                 with whole_folder(folder) as temporary:
                     save_tensors(snapshot.tensors, temporary / "tensors.safetensors")
                     (temporary / "values.json").write_text(json.dumps(snapshot.values), encoding="utf-8")
+                    Checksums(temporary).record({file.name: sha256(file) for file in temporary.iterdir()})
             for old in (
                 *self._states(),
                 *(self.path / "state").glob(".step-*"),
@@ -161,6 +178,8 @@ class RunFolder:
         if not folders:
             return None
         newest = folders[-1]
+        for name in Checksums(newest).recorded():
+            Checksums(newest).require(name)
         try:
             values = json.loads((newest / "values.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -182,6 +201,36 @@ class RunFolder:
             return load_file(file)
         except (OSError, SafetensorError) as error:
             raise RunError(f"{str(file)!r} is truncated or damaged ({error}); restore it or train again") from None
+
+    # Repair
+
+    def file_problems(self) -> dict[str, str]:
+        """Return what is wrong with each file that has a checksum, including the last checkpoint; "" if nothing is."""
+        own = self.checksums
+        found = {name: "" if own.matches(name) else own.mismatch(name) for name in own.recorded()}
+        for newest in self._states()[-1:]:
+            state = Checksums(newest)
+            for name in state.recorded():
+                found[f"state/{newest.name}/{name}"] = "" if state.matches(name) else state.mismatch(name)
+        return found
+
+    def repair(self) -> dict[str, str]:
+        """Restore what does not match its checksum, where that is possible; return what was done, by file."""
+        done = {}
+        damaged = [name for name in self.checksums.recorded() if not self.checksums.matches(name)]
+        with self.explained():
+            for name in sorted(damaged, key=lambda name: name == WEIGHTS):
+                if name != WEIGHTS and self.checksums.restore(name):
+                    done[name] = "restored from its copy"
+                elif name == WEIGHTS and self._states():
+                    self._write_tensors(self.weights("last"))
+                    done[name] = f"replaced by the weights of the last checkpoint, at step {self.last_step()}"
+                else:
+                    raise RunError(
+                        f"{str(self.path / name)!r} cannot be restored: the run has no intact copy of it; take it from "
+                        "a backup, or train again"
+                    )
+        return done
 
     # Records
 
