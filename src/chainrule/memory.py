@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chainrule.errors import RunError, in_units
+
 if TYPE_CHECKING:
     import torch
 
+SMALL = 1 << 27  # bytes; smaller files are read without asking
 UNLIMITED = 1 << 60  # bytes; cgroup v1 writes a number near 2^63 for "no limit"
 
 
@@ -25,6 +28,16 @@ def available_memory(device: torch.device | None = None) -> int:
 
         return int(torch.cuda.mem_get_info(device)[0])
     return max(0, min([UNLIMITED, *_system(), *_control_groups(), *_address_space()]))
+
+
+def require_room_for(file: Path) -> None:
+    """Raise RunError if the weights in a file do not fit into memory: once as they are read, once in the model."""
+    size = file.stat().st_size if file.is_file() else 0
+    if size > SMALL and 2 * size > (memory := available_memory()):
+        raise RunError(
+            f"loading {str(file)!r} takes about {in_units(2 * size)} of memory, and {in_units(memory)} is available; "
+            "close other programs, or use a machine with more memory"
+        )
 
 
 def _system() -> Iterator[int]:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from chainrule.errors import RunError
+from chainrule.memory import require_room_for
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -28,6 +29,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     """All tensors of the folder, from one file or from the shards listed in an index."""
     weights: dict[str, Tensor] = {}
     for file in weight_files(folder):
+        require_room_for(file)
         try:
             weights |= load_file(file)
         except (OSError, SafetensorError) as error:

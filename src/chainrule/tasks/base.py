@@ -40,6 +40,7 @@ from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
+from chainrule.training.footprint import require_memory
 from chainrule.training.description import Description, last_scores, write_description
 from chainrule.training.learner import NextTokens, build_learner
 from chainrule.training.loop import Outcome, trainer_type
@@ -195,8 +196,10 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
         scored: bool = True,
     ) -> RunT:
         """Build the model, fit it to this data, score the held-out splits and write the card."""
+        settings = {**config.model, **self.model_settings}
+        require_memory(config.family, settings, config.train, device)
         torch.manual_seed(config.seed)
-        model = build(config.family, {**config.model, **self.model_settings})
+        model = build(config.family, settings)
         config = config.model_copy(
             update={
                 "model": model.config.model_dump(mode="json", exclude_none=True),

@@ -30,6 +30,7 @@ from safetensors import SafetensorError
 from chainrule.config import FORMAT, RunConfig, read_toml, write_toml
 from chainrule.errors import ConfigError, RunError, WriteError
 from chainrule.files import save_tensors, whole_file, whole_folder, write_whole, writing
+from chainrule.memory import require_room_for
 from chainrule.tokenizers import Tokenizer, load_tokenizer
 from chainrule.training.checksums import WEIGHTS, Checksums, sha256
 
@@ -152,6 +153,7 @@ class RunFolder:
                 f"run {str(self.path)!r} has no model.safetensors: training has not reached its first validation; "
                 "continue it with `chainrule train … --resume`"
             )
+        require_room_for(file)
         self.checksums.require(WEIGHTS)
         return self._read_tensors(file)
 
