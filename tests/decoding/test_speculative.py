@@ -17,7 +17,7 @@ from chainrule.decoding import (
     speculative,
     stream_tokens,
 )
-from chainrule.decoding.drafts import Drafter, Prefix, ngram_draft_model
+from chainrule.decoding.drafts import DeferredDrafter, Drafter, Prefix, ngram_draft_model
 from chainrule.decoding.incremental import RewindableReader
 from chainrule.decoding.speculative import BlockSize, FixedBlockSize
 from chainrule.errors import DecodingError
@@ -389,3 +389,85 @@ def test_few_tokens_are_drafted_where_drafting_does_not_pay_off(recurrent, monke
     assert_same(generate_tokens(recurrent, [[1]], length=300, sampling=GREEDY, seeds=[0], draft=liar), [plain])
     assert 0 < liar.calls < 15
     assert tokens_read < 400
+
+
+# Drafters that take time to make
+
+
+class Saving(BlockSize):
+    """Expects every draft to save five seconds."""
+
+    def saving(self, tokens):
+        return 5.0
+
+
+class Deferred(DeferredDrafter):
+    """Records what making it may take."""
+
+    def __init__(self, made):
+        self.savings = []
+
+        def make(saving):
+            self.savings.append(saving)
+            return made
+
+        super().__init__(make)
+
+
+def test_a_drafter_is_made_once_and_used_if_it_pays_off(recurrent):
+    settings = {"length": 40, "sampling": GREEDY, "seeds": [0]}
+    [plain] = generate_tokens(recurrent, [[1]], **settings)
+    draft, block_size = Deferred(Oracle([[1, *plain.ids]], [9])), Saving()
+    for _ in range(2):
+        assert_same(generate_tokens(recurrent, [[1]], draft=draft, block_size=block_size, **settings), [plain])
+    assert draft.savings == [5.0]
+    assert block_size.accepted > 0
+
+
+def test_decoding_goes_on_without_a_drafter_that_would_take_longer_than_it_saves(recurrent):
+    settings = {"length": 40, "sampling": GREEDY, "seeds": [0]}
+    [plain] = generate_tokens(recurrent, [[1]], **settings)
+    draft, block_size = Deferred(None), Saving()
+    assert_same(generate_tokens(recurrent, [[1]], draft=draft, block_size=block_size, **settings), [plain])
+    assert draft.savings == [5.0]
+    assert block_size.drafted == 0
+    assert block_size.summary == "no draft was prepared: it would take longer than it saves in 38 tokens"
+
+
+def test_where_the_second_drafter_does_not_pay_off_the_first_goes_on(recurrent):
+    settings = {"length": 60, "sampling": GREEDY, "seeds": [0]}
+    [plain] = generate_tokens(recurrent, [[1]], **settings)
+    draft = FallbackDrafter(Oracle([[1, *plain.ids]], [9]), Deferred(None))
+    block_size = Saving()
+    assert_same(generate_tokens(recurrent, [[1]], draft=draft, block_size=block_size, **settings), [plain])
+    assert block_size.accepted > 0
+
+
+def test_the_time_of_blocks_is_measured_before_a_drafter_is_made(recurrent):
+    settings = {"length": 40, "sampling": Sampling(), "seeds": [0]}
+    [plain] = generate_tokens(recurrent, [[1]], **settings)
+    draft, block_size = Deferred(None), BlockSize()
+    assert_same(generate_tokens(recurrent, [[1]], draft=draft, block_size=block_size, **settings), [plain])
+    [saving] = draft.savings
+    assert saving < 60
+    short = Deferred(None)
+    generate_tokens(recurrent, [[1]], length=4, sampling=Sampling(), seeds=[0], draft=short)
+    assert short.savings == []
+
+
+def test_the_user_is_told_what_was_accepted_where_drafting_is_switched_off():
+    block_size = BlockSize()
+    run(block_size, 100, 0.0, lambda width: width)
+    assert block_size.summary is not None
+    assert block_size.summary.startswith(f"0% of {block_size.drafted} draft tokens were accepted")
+    assert "plain decoding is faster" in block_size.summary
+    useful = BlockSize()
+    run(useful, 100, 0.95, lambda width: 1.0)
+    assert useful.summary is None
+
+
+def test_an_ngram_draft_model_is_not_counted_where_that_takes_longer_than_it_saves(tmp_path):
+    corpus = Corpus.of_tokens([1, 2, 3, 1, 2, 4] * 20, vocabulary=5)
+    assert ngram_draft_model(corpus, 5, cache=tmp_path, seconds=1e-6) is None
+    assert ngram_draft_model(corpus, 5, cache=tmp_path, seconds=10) is not None
+    assert ngram_draft_model(corpus, 5, cache=tmp_path, seconds=1e-6) is not None  # from the cache

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chainrule.cli.lines import with_progress
-from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_text_run, output, print_json
+from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, errors, open_text_run, output, print_json
 from chainrule.cli.prompts import read_prompts
 from chainrule.errors import ConfigError
+
+if TYPE_CHECKING:
+    from chainrule.decoding.drafts import Drafter
 
 
 def generate(
@@ -112,8 +115,10 @@ def generate(
             {"beam": beam is not None, "num": num > 1, "json": json, "plain": bool(plain), "prompt -": prompt == "-"}
         )
     opened = open_text_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    drafter = None
     if draft is not None:
-        given["draft"] = draft if draft in ("ngram", "self") else open_text_run(Path(draft), device=device)
+        drafter = opened.drafter(draft if draft in ("ngram", "self") else open_text_run(Path(draft), device=device))
+        given["draft"] = drafter
     given |= {"length": length, "stop": stop or [], "allow_unknown": allow_unknown}
     if interactive:
         from chainrule.cli.interactive import Session
@@ -128,6 +133,7 @@ def generate(
         output.print(prompts.texts[0], style="bold", end="", markup=False, highlight=False, soft_wrap=True)
         next(texts)
         typer.echo()
+        _note_on_draft(drafter)
         return
     found = opened.texts(
         prompts.texts, num=num, seed=seed, beam=beam, length_penalty=length_penalty, batch=batch, **given
@@ -137,6 +143,7 @@ def generate(
         found = with_progress(found, "generating", "texts", fraction=lambda done: done / total)
     if json:
         print_json([text._asdict() for text in found])
+        _note_on_draft(drafter)
         return
     for number, text in enumerate(found, start=1):
         if not one_per_line:
@@ -146,6 +153,7 @@ def generate(
             typer.echo(_one_line(text.text + text.prompt))
         else:
             typer.echo(_one_line(text.prompt + text.text))
+    _note_on_draft(drafter)
 
 
 def _sampling_options(greedy: bool, beam: int | None, **sampling: float | None) -> dict[str, Any]:
@@ -177,6 +185,12 @@ def _print_text(prompt: str, text: str, *, before: bool) -> None:
 
 def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
+
+
+def _note_on_draft(drafter: Drafter | None) -> None:
+    """Tell the user where a draft did not pay off."""
+    if drafter is not None and drafter.record is not None and (summary := drafter.record.summary) is not None:
+        errors.print(f"draft: {summary}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _echo(text: str) -> None:

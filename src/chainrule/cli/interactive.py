@@ -46,8 +46,6 @@ class Session:
 
     def __init__(self, run: TextRun, *, seed: int, **options: Any) -> None:
         self.generator = run
-        if isinstance(draft := options.get("draft"), str):
-            options["draft"] = run.drafter(draft)  # counted once, not in every turn
         self.options = {"seed": seed, **options}
         self.text = ""
         self.turns: list[Turn] = []

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -30,8 +30,13 @@ from chainrule.training import counting
 from chainrule.training.progress import Reporter
 from chainrule.types import Sequences
 
+if TYPE_CHECKING:
+    from chainrule.decoding.speculative import BlockSize
+
 MAX_CHARACTER_VOCABULARY = 512
 """A vocabulary of at most this size is taken to be one of characters or bytes."""
+COUNTED_PER_SECOND = 1.5e6
+"""Tokens of the training data, roughly; how long it takes to count an n-gram draft is estimated by it."""
 
 
 class TokenChooser(Protocol):
@@ -59,6 +64,8 @@ class Prefix(NamedTuple):
 class Drafter(ABC):
     """Proposes continuations for the rows of a batch."""
 
+    record: BlockSize | None = None  # what was measured in the last batch; set by the decoder
+
     @abstractmethod
     def check(self, model: AutoregressiveModel) -> None:
         """Raise DecodingError if this drafter cannot be used for the model."""
@@ -73,6 +80,18 @@ class Drafter(ABC):
 
         The prefixes are those of the last call, or some of them, in the same order and extended.
         """
+
+    @property
+    def ready(self) -> bool:
+        """Whether drafting can begin; otherwise `prepare` is called first."""
+        return True
+
+    def prepare(self, saving: float) -> bool:
+        """Get ready if that takes less than `saving` seconds, which is what drafting is expected to save.
+
+        A drafter may be ready afterwards without this, if it can draft less well.
+        """
+        return True
 
 
 class LookupDrafter(Drafter):
@@ -195,6 +214,7 @@ class FallbackDrafter(Drafter):
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self.first, self.second = first, second
+        self._without_second = False  # it does not pay off to prepare it
 
     def check(self, model: AutoregressiveModel) -> None:
         self.first.check(model)
@@ -203,13 +223,53 @@ class FallbackDrafter(Drafter):
     def begin(self, source: Sequences | None) -> None:
         self.first.begin(source)
         self.second.begin(source)
+        self._without_second = False
 
     def propose(self, prefixes: Sequence[Prefix], count: int, choose: TokenChooser) -> list[list[int]]:
         preferred = self.first.propose(prefixes, count, choose)
-        if all(preferred):
+        if all(preferred) or self._without_second:
             return preferred
         others = self.second.propose(prefixes, count, choose)
         return [one or other for one, other in zip(preferred, others, strict=True)]
+
+    @property
+    def ready(self) -> bool:
+        return self.first.ready and (self._without_second or self.second.ready)
+
+    def prepare(self, saving: float) -> bool:
+        self._without_second = not self.second.prepare(saving)
+        return self.first.prepare(saving) and not self._without_second
+
+
+class DeferredDrafter(Drafter):
+    """A drafter that takes time to make. It is made once decoding has shown that it can pay off."""
+
+    def __init__(self, make: Callable[[float], Drafter | None]) -> None:
+        self._make = make  # given the expected saving in seconds; None if making takes longer
+        self._made: Drafter | None = None
+        self._source: Sequences | None = None
+
+    def check(self, model: AutoregressiveModel) -> None:
+        """What is made fits the model."""
+
+    def begin(self, source: Sequences | None) -> None:
+        self._source = source
+        if self._made is not None:
+            self._made.begin(source)
+
+    def propose(self, prefixes: Sequence[Prefix], count: int, choose: TokenChooser) -> list[list[int]]:
+        assert self._made is not None, "the drafter is used before it is ready"
+        return self._made.propose(prefixes, count, choose)
+
+    @property
+    def ready(self) -> bool:
+        return self._made is not None
+
+    def prepare(self, saving: float) -> bool:
+        if self._made is None and (made := self._make(saving)) is not None:
+            made.begin(self._source)
+            self._made = made
+        return self.ready
 
 
 class LookaheadBlock(NamedTuple):
@@ -284,9 +344,14 @@ def check_vocabulary(draft: AutoregressiveModel, model: AutoregressiveModel) -> 
 
 
 def ngram_draft_model(
-    corpus: Corpus, vocabulary: int, *, right_to_left: bool = False, cache: Path | None = None
-) -> NGram:
-    """An n-gram model of the corpus, counted in seconds and stored in the cache.
+    corpus: Corpus,
+    vocabulary: int,
+    *,
+    right_to_left: bool = False,
+    cache: Path | None = None,
+    seconds: float = math.inf,
+) -> NGram | None:
+    """An n-gram model of the corpus, stored in the cache; None if it must be counted and that takes longer.
 
     The order is the one with the highest acceptance rate for networks of English and of code: 6 for characters, 4 for
     larger vocabularies. Higher orders are more confident about what they have seen and more often rejected.
@@ -303,6 +368,8 @@ def ngram_draft_model(
         return model
 
     if find(entry, read) is None:
+        if len(corpus) / COUNTED_PER_SECOND > seconds:
+            return None
         counting.count(model, reversed_corpus(corpus) if right_to_left else corpus, Reporter())
         with building(entry) as folder:
             save_file(model.state_dict(), folder / "model.safetensors")

@@ -24,6 +24,7 @@ Shape letters: B rows, K tokens in a block, V vocabulary.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -59,7 +60,9 @@ class BlockSize:
     RECENT = 3  # measurements kept per size; the minimum counts, since noise only lengthens a step
     MAX_AGE = 64  # blocks after which a measurement is outdated
     DECAY = 0.9  # of the acceptance counts, per block
-    FIRST_PAUSE, LONGEST_PAUSE = 8, 256  # single tokens
+    FIRST_PAUSE, LONGEST_PAUSE = 16, 256  # single tokens
+    LONGER_PAUSE = 4  # factor from one pause to the next
+    TRIALS = 2  # blocks without a drafter that show what it could save
     OPTIMISM = 0.5  # assumed cost of a further token of a larger block, relative to those of smaller blocks
 
     def __init__(self) -> None:
@@ -71,20 +74,48 @@ class BlockSize:
         self._last = 1  # size of the previous block
         self._accepted, self._verified = 1.6, 2.0  # draft tokens; optimistic at first
         self._pause, self._next_pause = 0, self.FIRST_PAUSE
+        self.rejected: str | None = None  # why the drafter was not prepared
+        self._off_since: int | None = None  # tokens before the current pauses
+        self.tokens, self.drafted, self.accepted = 0, 0, 0  # in all: of each row, of all rows, of all rows
 
     def next(self) -> int:
         """Size of the next block: its draft tokens and the token before them."""
         if self._pause:
             self._pause -= 1
             return 1 if self._pause else self.SIZES[1]
-        if not self._measured(1):
+        if self.trial() == 1 or not self._measured(1):
             return 1
         best = max(self._known_and_next(), key=self._throughput)
         if best > 1:
-            self._next_pause = self.FIRST_PAUSE
+            self._next_pause, self._off_since = self.FIRST_PAUSE, None
         else:
-            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, self.LONGEST_PAUSE)
+            self._pause, self._next_pause = (
+                self._next_pause,
+                min(self.LONGER_PAUSE * self._next_pause, self.LONGEST_PAUSE),
+            )
+            self._off_since = self.tokens if self._off_since is None else self._off_since
         return best
+
+    def saving(self, tokens: int) -> float | None:
+        """Seconds that drafts of the assumed acceptance rate save in so many tokens; None if not known yet."""
+        if len(self._costs[self.SIZES[1]]) < self.TRIALS:
+            return None
+        best = max(map(self._throughput, self._known_and_next()))
+        return tokens * (1 / self._throughput(1) - 1 / best)
+
+    def trial(self) -> int:
+        """Size of the next block whose draft tokens only serve to measure its time."""
+        return 1 if len(self._costs[1]) < self.RECENT else self.SIZES[1]
+
+    @property
+    def summary(self) -> str | None:
+        """Why drafting was switched off, for the user; None if it was not."""
+        if self.rejected is not None:
+            return f"no draft was prepared: {self.rejected}"
+        if self._off_since is None or not self.drafted:
+            return None
+        share = f"{self.accepted / self.drafted:.0%} of {self.drafted:,} draft tokens were accepted"
+        return f"{share}; drafting was switched off after {self._off_since:,} tokens, since plain decoding is faster"
 
     def record_drafting(self, count: int, seconds: float) -> None:
         """Record the time of drafting `count` tokens in each row.
@@ -98,12 +129,16 @@ class BlockSize:
     def record_block(self, size: int, seconds: float) -> None:
         """Record the time of a block, without that of drafting."""
         self._blocks += 1
+        self.tokens += 1
         self._last = size
         known = next((known for known in self.SIZES if known >= size), self.SIZES[-1])
         self._costs[known].append((self._blocks, seconds))
 
     def record_acceptance(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Record the draft tokens and the accepted ones of each row; those after the first rejection do not count."""
+        self.drafted += sum(drafted)
+        self.accepted += sum(accepted)
+        self.tokens += min(accepted)
         self._accepted = self.DECAY * self._accepted + sum(accepted)
         self._verified = self.DECAY * self._verified + sum(
             found + (found < count or not count) for count, found in zip(drafted, accepted, strict=True)
@@ -149,6 +184,9 @@ class FixedBlockSize(BlockSize):
     def next(self) -> int:
         return self._size
 
+    def saving(self, tokens: int) -> float:
+        return math.inf
+
 
 class BlockReader:
     """Reads a batch token by token, or in blocks of draft tokens if there is a drafter.
@@ -162,8 +200,10 @@ class BlockReader:
         self.block_size = block_size
         self._rows = RewindableReader(reader.model, state)
         self._size, self._began = 0, 0.0  # of the current block
+        self._trial = False  # its draft tokens only serve to measure its time
         if drafter is not None:
             drafter.begin(reader.source)
+            drafter.record = block_size
 
     def read(self, prefixes: Sequence[Prefix], max_drafts: int, choose: TokenChooser) -> DraftBlock:
         """Read the last token of each prefix, followed by at most `max_drafts` draft tokens."""
@@ -186,7 +226,8 @@ class BlockReader:
         if self.drafter is None or not self._size:  # before the first block only the prompts have been read
             return
         if self._size > 1:
-            self.block_size.record_acceptance([len(row) for row in drafts], accepted)
+            if not self._trial:
+                self.block_size.record_acceptance([len(row) for row in drafts], accepted)
             self._rows.rewind([self._size - 1 - count for count in accepted])
         self.block_size.record_block(self._size, time.perf_counter() - self._began)
 
@@ -199,11 +240,34 @@ class BlockReader:
         none: list[list[int]] = [[] for _ in prefixes]
         if self.drafter is None:
             return none
+        self._trial = not self.drafter.ready and not self._prepare(max_drafts)
+        if self.drafter is None:
+            return none
         room = min(self.reader.room(len(prefix.ids) - 1) for prefix in prefixes)
-        count = int(min(max_drafts, room - 1, self.block_size.next() - 1))
+        size = self.block_size.trial() if self._trial else self.block_size.next()
+        count = int(min(max_drafts, room - 1, size - 1))
         if count < 1:
             return none
+        if self._trial:
+            return [count * ids[-1:] for _, ids in prefixes]
         began = time.perf_counter()
         drafts = self.drafter.propose(prefixes, count, choose)
         self.block_size.record_drafting(count, time.perf_counter() - began)
         return drafts
+
+    def _prepare(self, tokens: int) -> bool:
+        """Prepare the drafter if it pays off in so many tokens, else decode without it; false if not known yet."""
+        assert self.drafter is not None
+        saving = self.block_size.saving(tokens)
+        if saving is None:
+            return False
+        if not self.drafter.prepare(saving):
+            accepted = f"{self.block_size.acceptance_rate:.0%} of draft tokens"
+            self.block_size.rejected = (
+                f"it would take longer than it saves in {tokens:,} tokens"
+                if saving > 0
+                else f"plain decoding is faster even if {accepted} are accepted"
+            )
+            if not self.drafter.ready:
+                self.drafter = None
+        return True

@@ -10,8 +10,10 @@ from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Documents, Lanes, Windows
 from chainrule.data.corpus import Corpus, Prepared, Report, encode_file, prepare
+from chainrule.data.text import require_path
 from chainrule.decoding import GeneratedToken, Generation, Sampling, beam_search, stream_tokens
 from chainrule.decoding.drafts import (
+    DeferredDrafter,
     Drafter,
     FallbackDrafter,
     LookaheadDrafter,
@@ -45,6 +47,7 @@ NEURAL_CACHE = 2000  # tokens in the neural cache of each part of a mixture that
 SAMPLE_BYTES = 400
 REPEATED_SUFFIX = 16
 """Length of a repeated suffix from which on copying its continuation drafts better than an n-gram."""
+OPENING_SECONDS = 0.1  # to open the encoded training data
 
 
 # Data
@@ -306,7 +309,8 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
         if draft == "self":
             return LookaheadDrafter(self.autoregressive) if isinstance(self.model, BlockPredictor) else LookupDrafter()
         if draft == "ngram":
-            return FallbackDrafter(LookupDrafter(shortest=REPEATED_SUFFIX), self._ngram_draft())
+            self._require_training_data()
+            return FallbackDrafter(LookupDrafter(shortest=REPEATED_SUFFIX), DeferredDrafter(self._ngram_draft))
         if isinstance(draft, str):
             raise ConfigError(f"the draft is {draft!r}; give a run, 'ngram' or 'self'")
         one_tokenizer = draft.tokenizer.to_json() == self.tokenizer.to_json()
@@ -317,16 +321,23 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
             )
         return ModelDrafter(draft.autoregressive)
 
-    def _ngram_draft(self) -> ModelDrafter:
+    def _require_training_data(self) -> None:
+        try:
+            require_path(self.config.data.train)
+        except DataError as error:
+            raise _no_training_data(error) from None
+
+    def _ngram_draft(self, saving: float) -> ModelDrafter | None:
+        """An n-gram of the training data; None if making it takes longer than it saves, in seconds."""
+        if saving < OPENING_SECONDS:
+            return None
         try:
             corpus = prepare(self.config.data, self.config.tokenizer, tokenizer=self.tokenizer).train
         except DataError as error:
-            raise DecodingError(
-                f"an n-gram draft is counted in the training data, which cannot be read ({error}); use --draft self"
-            ) from None
-        return ModelDrafter(
-            ngram_draft_model(corpus, self.model.vocabulary, right_to_left=is_right_to_left(self.model))
-        )
+            raise _no_training_data(error) from None
+        right_to_left = is_right_to_left(self.model)
+        found = ngram_draft_model(corpus, self.model.vocabulary, right_to_left=right_to_left, seconds=saving)
+        return None if found is None else ModelDrafter(found)
 
     def _show(
         self, ids: list[int], done: GeneratedText | None, shown: int, show: Callable[[str], None], stop: Sequence[str]
@@ -393,6 +404,12 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
         never_seen = [self.tokenizer.eos] if self.config.data.unit == "stream" else []
         without_text = range(self.tokenizer.vocabulary, self.model.vocabulary)  # of padded vocabularies
         return [*unknown, *never_seen, *without_text]
+
+
+def _no_training_data(error: DataError) -> DecodingError:
+    return DecodingError(
+        f"an n-gram draft is counted in the training data, which cannot be read ({error}); use --draft self"
+    )
 
 
 @final
