@@ -187,9 +187,9 @@ def test_a_run_prints_as_what_it_is_and_shows_tables_in_a_notebook(text_file: Pa
     assert repr(run).startswith(f"<TextRun {tmp_path / 'run'}: ngram, ")
     assert repr(run).endswith("bits/byte>")
     html = run._repr_html_()
-    assert html.count("<table>") == 2
+    assert html.count("<table") == 2
     assert "bits/byte" in html
-    assert "<script" not in html.replace("&lt;", "")
+    assert "<svg" not in html  # a count model has no learning curve
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")

@@ -93,9 +93,9 @@ def compare(
         chainrule compare --data my.txt --minutes 10 --out comparison
     """
     require_data(data, valid, test)
-    from chainrule.cli.progress import ComparisonProgress
     from chainrule.comparison.compare import budget_curve as run_curve
     from chainrule.comparison.compare import compare as run_comparison
+    from chainrule.comparison.progress import comparison_progress
 
     if budget_curve and tokens is not None:
         raise ConfigError("--budget-curve varies --minutes; leave --tokens out")
@@ -114,7 +114,7 @@ def compare(
         "resume": resume,
     }
     try:
-        with ComparisonProgress(errors) as listener:
+        with comparison_progress(errors) as listener:
             if budget_curve:
                 curve = run_curve(data, listener=listener, **settings)
             else:

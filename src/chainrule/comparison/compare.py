@@ -16,6 +16,7 @@ import torch
 from chainrule.comparison.analysis import analyse, by_position, count_words, interval, recommend
 from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, JobResult
 from chainrule.comparison.plan import ComparisonPlan, chosen_families, chosen_settings, make_plan, split_config
+from chainrule.comparison.progress import ComparisonListener, shows_progress
 from chainrule.comparison.report import render, render_curve
 from chainrule.comparison.results import (
     Analysis,
@@ -46,22 +47,7 @@ WARM_UP_TOKENS = 8  # generated before the timing starts
 TIMED_SECONDS = 2.0  # of decoding, at most
 
 
-class ComparisonListener:
-    """Progress callbacks of a comparison; all do nothing unless a subclass overrides them."""
-
-    def planned(self, plan: ComparisonPlan) -> None:
-        """The families and their sizes have been chosen."""
-
-    def job(self, name: str, fraction: float, record: Mapping[str, Any]) -> None:
-        """A family has used this fraction of its budget."""
-
-    def failed(self, failure: FailedFamily) -> None:
-        """A family has failed; the others continue."""
-
-    def stage(self, label: str, fraction: float) -> None:
-        """Progress of a stage before or after training."""
-
-
+@shows_progress
 def compare(
     data: str,
     *,
@@ -78,6 +64,7 @@ def compare(
     overrides: Sequence[str] = (),
     command: str = "",
     resume: bool = False,
+    progress: bool = True,
     listener: ComparisonListener | None = None,
 ) -> ComparisonResults:
     """Train every family on the same data with the same budget, score all on the same held-out data, recommend one.
@@ -86,6 +73,7 @@ def compare(
     Metrics are computed on `test`, or else on `valid`, or else on the last `held_out` fraction of the data. Early
     stopping and the gates of mixtures use other data: `valid` if `test` is given as well, else the start of the
     training data. `overrides` are `--set` values: ["gpt.model.width=192", "data.unit=documents"].
+    Progress is shown on standard error unless `progress` is false; a `listener` receives it instead.
     """
     listener = listener or ComparisonListener()
     folder = ComparisonFolder(Path(out))

@@ -96,6 +96,18 @@ class ComparisonResults(Settings):
     protocol: dict[str, Any] = Field(description="how the rows were scored; per row where they differ")
     analysis: Analysis | None = None
 
+    def __repr__(self) -> str:
+        from chainrule.comparison.notebook import results_text
+
+        return results_text(self)
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        from chainrule.comparison.notebook import results_html
+
+        return results_html(self)
+
 
 class BudgetCurve(Settings):
     """The same comparison at several budgets: the content of curve.json."""

@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 
 from pydantic import Field
 
-from chainrule.config import Settings
 from chainrule.data.squad import Answer, Question, likeliest_sentence
 from chainrule.errors import DataError
+from chainrule.evaluation.scores import MetricValues
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class AnswerScore(Settings):
+class AnswerScore(MetricValues):
     """Metrics, and those of a baseline: the sentence that shares most words with the question."""
 
     exact_match: float = Field(description="fraction of answers that equal a correct one")

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from chainrule.config import Settings
 from chainrule.errors import ConfigError, DataError, close_names
+from chainrule.evaluation.scores import MetricValues
 
 Matrix = npt.NDArray[np.float32]
 
@@ -54,7 +55,7 @@ class SectionScore(Settings):
         return self.correct / self.answered if self.answered else None
 
 
-class AnalogyScore(Settings):
+class AnalogyScore(MetricValues):
     """Analogies by 3CosAdd: the word nearest to b − a + c, excluding the three."""
 
     sections: dict[str, SectionScore]
@@ -67,7 +68,7 @@ class AnalogyScore(Settings):
         return SectionScore.parse(dict(zip(SectionScore.model_fields, map(sum, sums), strict=True)))
 
 
-class SimilarityScore(Settings):
+class SimilarityScore(MetricValues):
     """Correlation of cosines with human judgements of word pairs."""
 
     spearman: float | None = Field(description="rank correlation; none with fewer than two known pairs")

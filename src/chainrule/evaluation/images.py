@@ -10,11 +10,12 @@ from typing import Self
 
 from pydantic import Field
 
-from chainrule.config import ImageForm, Settings
+from chainrule.config import ImageForm
 from chainrule.evaluation.likelihood import Protocol, Score
+from chainrule.evaluation.scores import MetricValues
 
 
-class ImageScore(Settings):
+class ImageScore(MetricValues):
     """Metrics, and how they were measured."""
 
     nats_per_image: float

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from chainrule.config import Settings
 from chainrule.errors import DataError, MissingExtra
+from chainrule.evaluation.scores import MetricValues
 
 Counts = npt.NDArray[np.int64]
 
 
-class LabelScore(Settings):
+class LabelScore(MetricValues):
     """Metrics, and how they were measured."""
 
     accuracy: float = Field(description="fraction of correct labels")

@@ -35,6 +35,7 @@ from chainrule.data.batching import by_length
 from chainrule.data.corpus import Corpus
 from chainrule.data.windows import SlidingWindow, Window
 from chainrule.errors import ConfigError, DataError
+from chainrule.evaluation.scores import MetricValues
 from chainrule.interface.base import AutoregressiveModel, DensityModel
 from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.types import Batch, Sequences
@@ -62,7 +63,7 @@ class Protocol(Settings):
     words: str = "separated by white space, plus one for each line end"
 
 
-class Score(Settings):
+class Score(MetricValues):
     """Metrics, and how they were measured."""
 
     nats_per_token: float

@@ -16,6 +16,7 @@ from chainrule.config import Settings
 from chainrule.data.batching import cut_documents
 from chainrule.data.corpus import Corpus
 from chainrule.errors import DataError
+from chainrule.evaluation.scores import MetricValues
 from chainrule.interface.base import OwnObjective
 from chainrule.types import Batch, Sequences
 
@@ -34,7 +35,7 @@ class ObjectiveProtocol(Settings):
     tokens: int | None = Field(None, description="number of tokens from the start that were read; none: all")
 
 
-class ObjectiveScore(Settings):
+class ObjectiveScore(MetricValues):
     """The loss, and how it was measured."""
 
     nats_per_token: float = Field(description="the loss that training minimises, per token")

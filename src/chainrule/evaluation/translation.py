@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from chainrule.config import Settings
 from chainrule.decoding import Search, TranslatedText, Translator
 from chainrule.errors import DataError, MissingExtra
+from chainrule.evaluation.scores import MetricValues
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -26,7 +26,7 @@ TOKENIZERS = {"zh": "zh"}
 REPORT_BATCHES = 8  # batches between progress reports
 
 
-class TranslationScore(Settings):
+class TranslationScore(MetricValues):
     """Metrics, and how they were measured."""
 
     bleu: float = Field(description="0 to 100, of the whole corpus")

@@ -13,9 +13,12 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from importlib import metadata, resources
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chainrule.reports import formatting
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "count": formatting.count,
@@ -40,6 +43,22 @@ def render_page(
     package: str, template: str, *, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any
 ) -> str:
     """Render a template from the `page` folder of a package; `filters` are additional Jinja filters."""
+    folder = resources.files("chainrule.reports") / "page"
+    script = (folder / "page.js").read_text(encoding="utf-8")
+    return _template(package, template, filters or {}).render(
+        style=(folder / "page.css").read_text(encoding="utf-8"),
+        script=script,
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        **values,
+    )
+
+
+def render_part(template: str, **values: Any) -> str:
+    """Render a template that is no page of its own, such as a picture."""
+    return _template("chainrule.reports", template, {}).render(**values).strip()
+
+
+def _template(package: str, template: str, filters: Mapping[str, Callable[..., Any]]) -> Template:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -49,15 +68,8 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {**FILTERS, **(filters or {})}
-    folder = resources.files("chainrule.reports") / "page"
-    script = (folder / "page.js").read_text(encoding="utf-8")
-    return environment.get_template(template).render(
-        style=(folder / "page.css").read_text(encoding="utf-8"),
-        script=script,
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        **values,
-    )
+    environment.filters |= {**FILTERS, **filters}
+    return environment.get_template(template)
 
 
 def provenance() -> dict[str, str]:

@@ -35,13 +35,15 @@ from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
 from chainrule.metrics import HEADLINES, known_metrics
 from chainrule.objectives import Noise
-from chainrule.tasks.notebook import run_html
+from chainrule.reports.learning import curve_svg
+from chainrule.reports.notebook import run_html
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
-from chainrule.training.footprint import require_memory
+from chainrule.training.curves import LearningCurve, learning_curve
 from chainrule.training.description import Description, last_scores, write_description
+from chainrule.training.footprint import require_memory
 from chainrule.training.learner import NextTokens, build_learner
 from chainrule.training.loop import Outcome, trainer_type
 from chainrule.training.progress import Record, Recorder, Reporter
@@ -372,8 +374,14 @@ class Run(ABC, Generic[ModelT_co]):
         )
 
     def _repr_html_(self) -> str:
-        """Facts and scores as tables, for notebooks."""
-        return run_html(self.info(), self.summary_rows())
+        """Facts and scores as tables, and the learning curve, for notebooks."""
+        curve = self.learning_curve()
+        picture = "" if curve is None else curve_svg(curve, name=self.path.name)
+        return run_html(self.info(), self.summary_rows(), picture)
+
+    def learning_curve(self) -> LearningCurve | None:
+        """The validation metric and the training loss against time; None for models that are not trained in steps."""
+        return learning_curve(self.folder.records("metrics.jsonl"))
 
     @abstractmethod
     def about(self) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from chainrule.evaluation.likelihood import TokenScore
+from chainrule.reports.notebook import ColouredToken, tokens_html
 
 
 class ScoreRequest(NamedTuple):
@@ -35,6 +37,26 @@ class TextToken(NamedTuple):
     piece: str
     score: TokenScore
     alternatives: tuple[str, ...]
+
+
+class TokenScores(list[TokenScore]):
+    """The scores of the tokens of a text; a notebook shows the text, coloured by surprisal."""
+
+    def __init__(self, texts: Sequence[TextToken]) -> None:
+        super().__init__(token.score for token in texts)
+        self.texts = list(texts)
+
+    def _repr_html_(self) -> str:
+        return tokens_html([ColouredToken(token.piece, token.score.surprisal, _tip(token)) for token in self.texts])
+
+
+def _tip(token: TextToken) -> str:
+    """What is shown of a token under the pointer: bits, rank, and what was expected instead."""
+    others = zip(token.alternatives, token.score.alternatives, strict=True)
+    expected = ", ".join(f"{piece!r} {one.probability:.0%}" for piece, one in others)
+    return (
+        f"{token.piece!r}: {token.score.surprisal / math.log(2):.1f} bits, rank {token.score.rank}; expected {expected}"
+    )
 
 
 class ScoreReport(NamedTuple):

@@ -17,7 +17,7 @@ from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
 from chainrule.metrics import score_rows
 from chainrule.tasks.base import Run, TokenizerRun
-from chainrule.tasks.scoring import ScoreReport, ScoreRequest, TextToken
+from chainrule.tasks.scoring import ScoreReport, ScoreRequest, TextToken, TokenScores
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 
@@ -75,13 +75,13 @@ class TokenRun(TokenizerRun[TextModelT_co]):
         source: str | None = None,
         stride: int | None = None,
         alternatives: int = 5,
-    ) -> list[TokenScore]:
-        """The surprisal of each token, and the most probable tokens in its place."""
+    ) -> TokenScores:
+        """The surprisal of each token, and the most probable tokens in its place: a list, coloured in a notebook."""
         model = self.autoregressive
         corpus, given, _ = self.scored_corpus(text, data, source)
         protocol = protocol_for(model, corpus, stride=stride)
         found = token_scores(model, corpus, protocol, source=given, alternatives=alternatives)
-        return found[::-1] if is_right_to_left(self.model) else found
+        return TokenScores([self._text_token(one) for one in (found[::-1] if is_right_to_left(model) else found)])
 
     @abstractmethod
     def scored_corpus(self, text: str | None, data: str | None, source: str | None = None) -> ScoredCorpus:
@@ -96,8 +96,7 @@ class TokenRun(TokenizerRun[TextModelT_co]):
         values = self.score(request.text, **which, progress=progress).model_dump(mode="json")
         tokens = []
         if request.per_token:
-            found = self.token_scores(request.text, **which, alternatives=request.alternatives)
-            tokens = [self._text_token(one) for one in found]
+            tokens = self.token_scores(request.text, **which, alternatives=request.alternatives).texts
             values["per_token"] = [_plain_token(one) for one in tokens]
         return ScoreReport(values, score_rows(values), tokens=tokens)
 
