@@ -13,13 +13,18 @@ import pytest
 from chainrule.training.checkpoint import RunFolder
 from tests.conftest import Command, Outcome
 
-LAUNCH = (
-    "import sys; from chainrule.cli import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
-)
+LAUNCH = """
+import sys
+from chainrule.cli import main
+try:
+    main()
+finally:
+    print(bool({"torch", "numpy"} & set(sys.modules)), file=sys.stderr)
+"""
 
 
 def in_new_process(*words: object) -> tuple[Outcome, bool]:
-    """The outcome of a command, and whether torch was imported for it."""
+    """The outcome of a command, and whether torch or NumPy was imported for it."""
     command = [sys.executable, "-c", LAUNCH, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     *lines, imported = done.stderr.splitlines()
@@ -96,3 +101,9 @@ def test_an_unknown_model_setting_is_refused_before_the_data_is_read(
     outcome = chainrule("train", "gpt", "--data", text_file, "--out", tmp_path / "new", "--set", "model.widht=3")
     assert outcome.code == 2
     assert outcome.err.splitlines() == ["error unknown setting 'model.widht'; did you mean 'width'?"]
+
+
+def test_the_threads_of_blas_are_set_before_numpy_is_imported(run: Path) -> None:
+    code = "import os, sys; from pathlib import Path; from chainrule.cli.options import require_runs; "
+    code += "require_runs(Path(sys.argv[1])); print('numpy' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code, str(run)], text=True).strip() == "False"

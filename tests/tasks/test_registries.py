@@ -16,7 +16,7 @@ from chainrule.cli.train import train as train_command
 from chainrule.errors import ConfigError
 from chainrule.families import FAMILIES, composites, single_families
 from chainrule.options import TrainOptions, train_settings
-from chainrule.tasks import TASKS
+from chainrule.tasks import CLAIMING, TASKS
 from chainrule.tasks.base import Run, Task
 
 
@@ -71,3 +71,8 @@ def test_every_training_option_reaches_the_settings_or_the_run() -> None:
     pairs = {"source", "target", "valid_source", "valid_target", "test_source", "test_target"}
     for name in set(get_type_hints(TrainOptions)) - used_by_train - pairs:
         assert train_settings("gpt", {name: 3}) != train_settings("gpt", {}), name
+
+
+def test_the_tasks_that_claim_data_are_those_that_define_what_they_claim() -> None:
+    defining = [name for name, task in TASKS.items() if {"recognises", "stored"} & vars(task).keys()]
+    assert sorted(defining) == sorted(CLAIMING)

@@ -9,7 +9,7 @@ import typer
 
 from chainrule.cli.export import ExchangeFormat
 from chainrule.cli.lines import progress_bar
-from chainrule.cli.options import Json, print_json, print_table, require_new_run
+from chainrule.cli.options import Json, importing_torch, print_json, print_table, require_new_run
 from chainrule.options import require_data
 
 
@@ -32,7 +32,8 @@ def import_(
     """
     require_data(str(path))
     require_new_run(out)
-    from chainrule.tasks import import_run
+    with importing_torch():
+        from chainrule.tasks import import_run
 
     with progress_bar("importing"):
         about = import_run(path, str(from_), out).info()

@@ -12,13 +12,13 @@ from chainrule.cli.options import (
     Json,
     Threads,
     errors,
+    importing_torch,
     output,
     print_json,
     print_scores,
     print_table,
     require_new_run,
     require_runs,
-    use_threads,
 )
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def mix(
     """
     require_runs(*runs)
     require_new_run(out)
-    use_threads(threads)
-    import chainrule
-    from chainrule.training.progress import console_reporter
+    with importing_torch(threads):
+        import chainrule.mixing
+        from chainrule.training.progress import console_reporter
 
     run = chainrule.mix(
         runs,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typing_extensions import Doc
 
-from chainrule.cli.options import Json, errors, output, print_json, print_scores, print_table, use_threads
+from chainrule.cli.options import Json, errors, importing_torch, output, print_json, print_scores, print_table
 from chainrule.options import TrainOptions, train_request
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def train(
         chainrule train transformer --source my.en --target my.de --tokenizer bpe:8000 --out runs/en-de
     """
     train_request(family, options, overrides=set_ or [])  # mistakes are found before torch is imported
-    use_threads(options["threads"])
-    import chainrule
-    from chainrule.training.progress import console_reporter
+    with importing_torch(options["threads"]):
+        import chainrule.api
+        from chainrule.training.progress import console_reporter
 
     run = chainrule.train(family, overrides=set_ or [], reporter=console_reporter(errors), **options)
     if json:

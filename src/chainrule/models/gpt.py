@@ -94,7 +94,7 @@ class GPT(TabledReadout, Rewindable):
     Config = GPTConfig
     task = "text"
     compared_on = ("images",)
-    width_per_layer = 64
+    width_per_layer = 36
     config: GPTConfig
 
     def __init__(self, config: GPTConfig) -> None:

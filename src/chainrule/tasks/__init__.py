@@ -46,7 +46,9 @@ TASKS: Registry[Task] = Registry(
         "filling": "tasks.filling:FillingTask",
     }
 )
-"""By the `task` of a family. A task may also claim data of its own for the families of other tasks."""
+"""By the `task` of a family."""
+CLAIMING = ("images", "image_labels")
+"""Tasks that claim data of their own for the families of other tasks; those are not imported without need."""
 
 
 def task_of_family(name: str) -> type[Task]:
@@ -73,7 +75,7 @@ def run_of(folder: RunFolder, config: RunConfig, model: Model) -> Run:
 def _claiming(default: str, claims: Callable[[type[Task]], bool]) -> type[Task]:
     """The default task if it claims the data; else the first that does; else the default."""
     first = TASKS[default]
-    return first if claims(first) else next((task for task in TASKS.values() if claims(task)), first)
+    return first if claims(first) else next((TASKS[name] for name in CLAIMING if claims(TASKS[name])), first)
 
 
 @overload

@@ -31,12 +31,13 @@ from chainrule.config import FORMAT, RunConfig, read_toml, write_toml
 from chainrule.errors import ConfigError, RunError, WriteError
 from chainrule.files import save_tensors, whole_file, whole_folder, write_whole, writing
 from chainrule.memory import require_room_for
-from chainrule.tokenizers import Tokenizer, load_tokenizer
 from chainrule.training.checksums import WEIGHTS, Checksums, sha256
 
-if TYPE_CHECKING:  # torch is imported with the first weights: settings and records are read without it
+if TYPE_CHECKING:  # imported when they are needed: settings and records are read without torch and NumPy
     import torch
     from torch import Tensor, nn
+
+    from chainrule.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,12 @@ class RunFolder:
 
     def tokenizer(self) -> Tokenizer:
         self.checksums.require("tokenizer.json")
-        return load_tokenizer(self.path / "tokenizer.json")
+        return _load_tokenizer(self.path / "tokenizer.json")
 
     def source_tokenizer(self) -> Tokenizer:
         """Return the source tokenizer of a translation run."""
         self.checksums.require("source_tokenizer.json")
-        return load_tokenizer(self.path / "source_tokenizer.json")
+        return _load_tokenizer(self.path / "source_tokenizer.json")
 
     # Weights
 
@@ -285,6 +286,12 @@ class RunFolder:
             raise RunError(
                 f"{error}; earlier checkpoints are intact, and the same command with --resume continues"
             ) from None
+
+
+def _load_tokenizer(path: Path) -> Tokenizer:
+    from chainrule.tokenizers import load_tokenizer
+
+    return load_tokenizer(path)
 
 
 def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
