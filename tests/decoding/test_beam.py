@@ -205,3 +205,17 @@ def test_a_model_that_predicts_nan_is_reported(recurrent):
     recurrent.head.bias.data.fill_(math.nan)
     with pytest.raises(DecodingError, match="predicts NaN"):
         beam_search(recurrent, [[1]], width=2, length=3)
+
+
+def test_a_beam_that_does_not_fit_into_memory_is_refused_with_one_that_fits(model):
+    with pytest.raises(DecodingError, match=r"width 1000000000000 takes about .* is available; a width of \d+ fits"):
+        beam_search(model, [[1, 2]], width=10**12, length=40, eos=0)
+    beam_search(model, [[1, 2]], width=10**12, length=3, eos=0)  # there are but 5^3 sequences
+
+
+def test_a_beam_search_reports_its_progress(model):
+    shares = []
+    beam_search(model, [[1], [2]], width=3, length=[4, 6], progress=shares.append)
+    assert shares == sorted(shares)
+    assert len(shares) > 1
+    assert shares[-1] == 1.0

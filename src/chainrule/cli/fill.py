@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from chainrule.cli.lines import progress_bar
 from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_filling_run, output, print_json
 
 
@@ -32,7 +33,8 @@ def fill(
         chainrule fill runs/bert --text "the cat <> on the mat"
     """
     opened = open_filling_run(run, device=device, threads=threads, checkpoint=checkpoint)
-    found = opened.fill(text, num=n_best, beam=beam, longest=longest)
+    with progress_bar("filling"):
+        found = opened.fill(text, num=n_best, beam=beam, longest=longest)
     if json:
         print_json([{**one._asdict(), "probability": math.exp(one.log_prob)} for one in found])
         return

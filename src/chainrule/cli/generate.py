@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.lines import with_progress
+from chainrule.cli.lines import progress_bar, with_progress
 from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, errors, open_text_run, output, print_json
 from chainrule.cli.prompts import read_prompts
 from chainrule.errors import ConfigError
 
 if TYPE_CHECKING:
     from chainrule.decoding.drafts import Drafter
+    from chainrule.tasks.text import GeneratedText
 
 
 def generate(
@@ -135,11 +136,15 @@ def generate(
         typer.echo()
         _note_on_draft(drafter)
         return
-    found = opened.texts(
-        prompts.texts, num=num, seed=seed, beam=beam, length_penalty=length_penalty, batch=batch, **given
-    )
+    options = {"num": num, "seed": seed, "beam": beam, "length_penalty": length_penalty, "batch": batch, **given}
     total = num * len(prompts.texts)
-    if total > batch:
+    found: Iterable[GeneratedText]
+    if beam is not None and len(prompts.texts) == 1:
+        with progress_bar("beam search") as progress:
+            found = list(opened.texts(prompts.texts, progress=progress, **options))
+    else:
+        found = opened.texts(prompts.texts, **options)
+    if total > batch or (beam is not None and len(prompts.texts) > 1):
         found = with_progress(found, "generating", "texts", fraction=lambda done: done / total)
     if json:
         print_json([text._asdict() for text in found])

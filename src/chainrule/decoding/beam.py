@@ -14,7 +14,9 @@ Shape letters: R rows of the batch, those of all beams together; V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import itertools
 import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +29,10 @@ from torch import Tensor
 from chainrule.decoding.generation import NOT_A_NUMBER, Finish, Generation, Stop, check_request, one_length_each
 from chainrule.decoding.incremental import IncrementalReader
 from chainrule.decoding.sampling import FORBIDDEN
-from chainrule.errors import DecodingError
+from chainrule.errors import DataError, DecodingError, in_units
 from chainrule.interface.base import AutoregressiveModel
-from chainrule.types import Sequences, Step, map_state, select
+from chainrule.memory import available_memory
+from chainrule.types import Sequences, State, Step, map_state, select, tensors
 
 Normaliser: TypeAlias = Callable[[int, float], float]
 """(length, α) to the divisor of log P. It must be monotone in the length, which makes the early stop exact."""
@@ -160,12 +163,14 @@ def beam_search(
     suppress: Sequence[int] = (),
     stop: Stop | None = None,
     source: Sequences | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> list[list[Generation]]:
     """The `num` best continuations of each prompt, best first; fewer if fewer are possible.
 
     The search is deterministic, ties are broken by rank and id, and the result for a prompt does not depend on the
     other prompts. With a source, row i is conditioned on source i; `length` may then be a limit for each. With
-    `ended_first`, results that reached EOS rank before those cut by the limit.
+    `ended_first`, results that reached EOS rank before those cut by the limit. `progress` receives the fraction of the
+    tokens that are searched. A beam that would not fit into memory is refused.
     """
     lengths = one_length_each(length, prompts)
     check_request(model, prompts, length=min(lengths, default=1), eos=eos, suppress=suppress, source=source)
@@ -182,14 +187,47 @@ def beam_search(
         for row, limit in enumerate(lengths)
     ]
     batch = BeamBatch(IncrementalReader(model, source), prompts)
-    while True:
+    if width >= WIDE:
+        require_beam_memory(model, batch.step, width, lengths)
+    for done in itertools.count(1):
         choices = top_choices(batch.step.logits[:, -1], width, suppressed)
         for beam in beams:
             if beam.live:
                 beam.grow(choices)
+        if progress is not None:
+            progress(min(1.0, done / max(lengths)))
         if not any(beam.live for beam in beams):
-            return [beam.best() for beam in beams]
+            break
         batch.advance(beams)
+    return [beam.best() for beam in beams]
+
+
+def require_beam_memory(model: AutoregressiveModel, step: Step, width: int, lengths: Sequence[int]) -> None:
+    """Raise DecodingError if the hypotheses of all beams, each with its state and next tokens, exceed the memory."""
+    vocabulary, rows = model.vocabulary, step.logits.shape[0]
+
+    def size(state: State) -> int:
+        return sum(tensor.nbytes for tensor in tensors(state))
+
+    first = select(step.state, torch.zeros(1, dtype=torch.int64, device=model.device))
+    before = grown = size(first)
+    with contextlib.suppress(DataError):  # the prompt fills the context, so the state does not grow
+        grown = size(model.extend(torch.zeros(1, 1, dtype=torch.int64, device=model.device), first).state)
+    state = size(step.state) // rows + max(0, grown - before) * max(lengths)
+
+    def needed(width: int) -> int:
+        choices = min(width, vocabulary) * CHOICE_BYTES + vocabulary * step.logits.element_size()
+        hypotheses = sum(int(min(width, float(vocabulary) ** min(limit, 64))) for limit in lengths)
+        return hypotheses * (2 * state + choices)
+
+    if needed(width) > (memory := available_memory(model.device)):
+        fits = width
+        while fits > 1 and needed(fits) > memory:
+            fits //= 2
+        raise DecodingError(
+            f"a beam of width {width} takes about {in_units(needed(width))} of memory, and {in_units(memory)} is "
+            f"available; a width of {fits} fits"
+        )
 
 
 def top_choices(logits: Tensor, count: int, suppressed: Tensor | None = None) -> list[list[Choice]]:
@@ -217,6 +255,9 @@ def top_choices(logits: Tensor, count: int, suppressed: Tensor | None = None) ->
         choices.append([choice for choice in ranked[:count] if choice[0] < math.inf])
     return choices
 
+
+WIDE = 1000  # from this width on the memory of a beam is estimated first
+CHOICE_BYTES = 250  # of Python objects for each next token of each hypothesis, measured
 
 MAX_IDLE = 0.25
 """Maximum fraction of rows without a hypothesis before the batch is compacted, which copies all of its state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, final
@@ -166,12 +167,14 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
         allow_unknown: bool = False,
         draft: TextRun | Drafter | str | None = None,
         batch: int = 32,
+        progress: Callable[[float], None] | None = None,
         **sampling: Any,
     ) -> Iterator[GeneratedText]:
         """The texts of `generate`, one after the other: sampled (see `decoding.Sampling`), or by beam search.
 
         All prompts and options are checked before this returns. Text i has the seed `seed + i`; `batch` texts are
         decoded at once. A `draft` makes sampling faster and leaves the text unchanged (see `drafter`).
+        `progress` receives the fraction of a beam search that is done.
         """
         limits: dict[str, Any] = {"length": length, "stop": stop}
         if beam is not None:
@@ -185,6 +188,7 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
                 num=num,
                 width=max(beam, num),
                 length_penalty=length_penalty,
+                progress=progress,
                 **limits,
             )
         rows = [ids for ids in self.prompt_ids(prompts, allow_unknown) for _ in range(num)]
@@ -240,10 +244,16 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
         num: int,
         width: int,
         stop: Sequence[str],
+        progress: Callable[[float], None] | None,
         **options: Any,
     ) -> Iterator[GeneratedText]:
         """The results of beam search, prompt by prompt; there may be fewer than `num` different texts."""
-        for prompt, ids in zip(prompts, rows, strict=True):
+
+        def report(done: int, share: float) -> None:
+            if progress is not None:
+                progress((done + share) / len(prompts))
+
+        for done, (prompt, ids) in enumerate(zip(prompts, rows, strict=True)):
             [found] = beam_search(
                 self.autoregressive,
                 [ids],
@@ -252,6 +262,7 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
                 eos=self.tokenizer.eos,
                 suppress=self._suppressed,
                 stop=self._stop_condition(stop),
+                progress=functools.partial(report, done),
                 **options,
             )
             yield from (self._finished_text(one, stop)._replace(prompt=prompt) for one in found)
