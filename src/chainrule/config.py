@@ -92,19 +92,24 @@ class DataConfig(Settings):
         None,
         gt=0,
         lt=1,
-        description="fraction of the training data that is test data if `test` is not given; at its end",
+        description="fraction of the training data that is test data if `test` is not given; at its end, or spread",
     )
     valid_fraction: float = Field(
         0.1, gt=0, lt=1, description="fraction of the training data that is validation data if `valid` is not given"
     )
-    valid_at: Literal["end", "start"] = Field("end", description="where that fraction is; end: before the test data")
+    valid_from: Literal["end", "start", "spread"] = Field(
+        "end",
+        description="where that fraction is taken: at the end (before the test data), at the start, or spread evenly "
+        "over the data in blocks, as is the test data then",
+    )
     field: Column = Field(
         "text",
         description="field (a.b: b inside a) of a record, or name or number of a column of a table, with the text",
     )
     unit: Literal["auto", "stream", "documents"] = Field(
         "auto",
-        description="one long text, or one sequence per line or record; auto: documents if records",
+        description="one long text, or one sequence per line or record; auto: documents if records, or lines like "
+        "those of a list of names",
     )
     unicode: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = Field("none", description="Unicode normalisation form")
     squeeze_spaces: bool = Field(False, description="replace runs of spaces and tabs by one space")
@@ -179,12 +184,17 @@ class DataConfig(Settings):
 
     def named(self, split: str) -> str:
         """Return the name of the validation or test data for reports."""
+        given, fraction = (self.test, self.test_fraction) if split == "test" else (self.valid, self.valid_fraction)
+        if given is not None:
+            return given
+        if self.valid_from == "spread":
+            return f"{fraction:g} of {self.train}, spread evenly"
         if split == "test":
-            return self.test or f"the last {self.test_fraction:g} of {self.train}"
-        if self.valid_at == "start":
-            return self.valid or f"the first {self.valid_fraction:g} of the training part of {self.train}"
+            return f"the last {fraction:g} of {self.train}"
+        if self.valid_from == "start":
+            return f"the first {fraction:g} of the training part of {self.train}"
         cut = "" if self.test or self.test_fraction is None else f", before the last {self.test_fraction:g}"
-        return self.valid or f"the last {self.valid_fraction:g} of {self.train}{cut}"
+        return f"the last {fraction:g} of {self.train}{cut}"
 
 
 class TrainConfig(Settings):

@@ -108,6 +108,8 @@ def protocol_line(protocol: Mapping[str, Any]) -> str:
         parts.append(f"context {protocol['context']}, stride {protocol['stride']}")
     parts.append("state carried over" if protocol["carry_over"] else "no carry-over")
     parts.append("EOS counted" if protocol["eos"] else "no EOS")
+    if protocol.get("bytes"):
+        parts.append(f"bytes of {protocol['bytes']}")
     if protocol.get("source"):
         parts.append("given the source")
     if protocol.get("tokens"):

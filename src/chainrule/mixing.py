@@ -187,13 +187,13 @@ def _require_one_validation(runs: Sequence[SequenceRun]) -> None:
 
 def _validation(data: DataConfig) -> object:
     """All that decides which tokens the validation data has."""
-    elsewhere = set() if data.valid is None else {"train", "valid_fraction", "test_fraction"}
+    elsewhere = set() if data.valid is None else {"train", "valid_fraction", "valid_from", "test_fraction"}
     return data.model_dump(exclude={"test", *elsewhere})
 
 
 def _test(data: DataConfig) -> object:
     """And the test data."""
-    return data.test or (data.test_fraction and (data.test_fraction, data.train))
+    return data.test or (data.test_fraction and (data.test_fraction, data.train, data.valid_from == "spread"))
 
 
 def _card(run: SequenceRun, parts: Sequence[SequenceRun], found: GateFit | None) -> str:

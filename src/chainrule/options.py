@@ -25,9 +25,11 @@ class TrainOptions(TypedDict, total=False):
         str | None,
         Doc(
             "Training data. Text: a file (also .gz .xz .zst .jsonl .parquet .csv .fasta), a folder, a glob, - for "
-            "standard input, builtin:prose, builtin:python, or hub:NAME[:CONFIG[:SPLIT]]. Translation: pairs in a "
-            ".tsv, .csv or .jsonl file, hub:NAME:CONFIG or builtin:dates. Images: idx, .npz, a folder of PNG or JPEG, "
-            "or builtin:digits. Labels, tags and answers: .tsv, .csv or .jsonl, CoNLL-U or CoNLL-2003, or SQuAD's JSON."
+            "standard input, builtin:prose, builtin:python, or hub:NAME[:CONFIG[:SPLIT]]. A file is one text, a list "
+            "of names or words one document per line; --set data.unit=documents or stream decides. Translation: pairs "
+            "in a .tsv, .csv or .jsonl file, hub:NAME:CONFIG or builtin:dates. Images: idx, .npz, a folder of PNG or "
+            "JPEG, or builtin:digits. Labels, tags and answers: .tsv, .csv or .jsonl, CoNLL-U or CoNLL-2003, or "
+            "SQuAD's JSON. `chainrule data FILE` shows how a file is read."
         ),
     ]
     source: Annotated[str | None, Doc("Translation: the source text, one sentence per line.")]
@@ -39,7 +41,11 @@ class TrainOptions(TypedDict, total=False):
     test_source: Annotated[str | None, Doc("Translation: test sources, scored once after training.")]
     test_target: Annotated[str | None, Doc("Translation: test targets.")]
     valid_fraction: Annotated[
-        float | None, Doc("Fraction of the data cut from its end for validation if --valid is not given; default 0.1.")
+        float | None,
+        Doc(
+            "Fraction of the data for validation if --valid is not given, from its end; --set data.valid_from=spread "
+            "takes it evenly from all of the data. Default 0.1."
+        ),
     ]
     tokenizer: Annotated[
         str | None,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import chainrule as package
+from chainrule.training.checkpoint import RunFolder
 from tests.cli.test_bad_input import refused
 from tests.cli.test_commands import small_gpt
 from tests.conftest import Command
@@ -99,3 +100,30 @@ def test_incompatible_runs_are_refused(
     refused(chainrule("mix", *runs, "--out", runs[0]), "already contains a run")
     refused(chainrule("train", "mixture", "--data", text_file, "--out", out), "chainrule mix")
     assert not out.exists()
+
+
+def test_runs_with_spread_validation_data_are_mixed_on_it(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+    spread = ("--set", "data.valid_from=spread", "--set", "data.test_fraction=0.2")
+    for order in (1, 3):
+        options = (*spread, "--set", f"model.order={order}", "--out", tmp_path / f"{order}")
+        assert chainrule("train", "ngram", "--data", text_file, *options).code == 0
+    options = ("--gate", "learned", "--out", tmp_path / "both", "--json")
+    outcome = chainrule("mix", tmp_path / "1", tmp_path / "3", *options)
+    assert outcome.code == 0, outcome.err
+    about = json.loads(outcome.out)
+    part = json.loads(chainrule("info", tmp_path / "1", "--json").out)
+    for split, fraction in (("validation", 0.1), ("test", 0.2)):
+        assert about[split]["data"] == f"{fraction} of {text_file}, spread evenly"
+        assert about[split]["fingerprint"] == part[split]["fingerprint"]
+
+
+def test_a_run_from_before_valid_from_had_its_name_is_read(chainrule: Command, text_file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert chainrule("train", "ngram", "--data", text_file, "--set", "data.valid_from=start", "--out", run).code == 0
+    config = run / "config.toml"
+    (run / "checksums.json").unlink()  # such runs have none
+    config.write_text(config.read_text().replace("valid_from", "valid_at"))
+    assert RunFolder(run).config().data.valid_from == "start"
+    options = ("--set", "data.valid_at=start", "--out", tmp_path / "new")
+    outcome = chainrule("train", "ngram", "--data", text_file, *options)
+    assert "unknown setting 'data.valid_at'" in outcome.err

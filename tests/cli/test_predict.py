@@ -135,11 +135,14 @@ def test_a_line_without_a_question_is_refused(
     assert message in outcome.err
 
 
-def test_invalid_utf8_is_refused_with_its_line(chainrule: Command, classifier: Path, type_in) -> None:
-    type_in(b"a\nb \xe4\n")
+def test_a_line_that_is_not_utf8_is_predicted_with_its_bytes_replaced(
+    chainrule: Command, classifier: Path, type_in
+) -> None:
+    type_in(b"a\nb \xe4\nc \xff\na\n")
     outcome = chainrule("predict", classifier)
-    assert outcome.code == 2
-    assert "line 2 of standard input is not UTF-8" in outcome.err
+    assert outcome.code == 0
+    assert len(outcome.out.splitlines()) == 4
+    assert "2 lines are not UTF-8 text, the first is line 2" in outcome.err
 
 
 def test_labels_are_scored_and_their_confusion_plotted(chainrule: Command, classifier: Path, tmp_path: Path) -> None:

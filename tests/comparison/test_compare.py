@@ -16,6 +16,7 @@ import pytest
 from chainrule.comparison.compare import compare, useful_parts
 from chainrule.comparison.folder import ComparisonFolder
 from chainrule.comparison.plan import make_jobs, split_config
+from chainrule.comparison.progress import ComparisonListener
 from chainrule.comparison.runner import failure_reason
 from chainrule.errors import ConfigError, RunError
 from chainrule.families import FAMILIES
@@ -223,3 +224,26 @@ def test_the_order_of_the_ngram_model_follows_from_the_vocabulary():
         return job.model["order"]
 
     assert (order(65), order(30_000)) == (7, 5)
+
+
+def test_warnings_about_the_data_are_passed_on_before_training(tmp_path):
+    class Stop(Exception):
+        pass
+
+    class Notes(ComparisonListener):
+        def __init__(self):
+            self.lines = []
+
+        def note(self, line):
+            self.lines.append(line)
+
+        def planned(self, plan):
+            raise Stop
+
+    (tmp_path / "names.txt").write_text("".join(f"name {number:05d}\n" for number in range(600)))
+    for settings, expected in (([], 1), (["data.valid_from=spread"], 0)):
+        listener = Notes()
+        options = {"families": ["ngram"], "overrides": ["data.unit=documents", *settings], "listener": listener}
+        with pytest.raises(Stop):
+            compare(str(tmp_path / "names.txt"), out=tmp_path / f"out{expected}", **options)
+        assert len(listener.lines) == expected

@@ -11,7 +11,8 @@ import pytest
 from chainrule.config import DataConfig
 from chainrule.data.cache import ABANDONED_AFTER, UNFINISHED, building
 from chainrule.data.corpus import Corpus, encode_file, prepare, token_type
-from chainrule.data.source import Part, TextSource, count, split
+from chainrule.data.source import TextSource, count, split
+from chainrule.data.splits import Part
 from chainrule.errors import DataError
 from chainrule.tokenizers import train_tokenizer
 from chainrule.tokenizers.bytes import Bytes
@@ -74,7 +75,7 @@ def test_documents_end_with_eos_and_have_offsets(path, source):
     for start, end, line in zip(starts, starts[1:], documents, strict=False):
         assert corpus.tokens[start:end].tolist() == [*tokenizer.encode(line), tokenizer.eos]
     assert corpus.words == 12 + 3  # words and documents
-    assert corpus.bytes == sum(len(line.encode()) for line in documents)
+    assert corpus.bytes == sum(len(line.encode()) + 1 for line in documents)  # with line ends
 
 
 def test_buffers_are_written_in_order(path, source, monkeypatch):
@@ -111,7 +112,7 @@ def test_every_change_of_the_tokens_changes_the_fingerprint(path, source):
         Corpus.build(source(path), tokenizer),
         Corpus.build(source(path), tokenizer_of(LINES, "bytes")),
         Corpus.build(source(path), tokenizer_of(LINES + "!")),
-        Corpus.build(source(path), tokenizer, Part(0, 10)),
+        Corpus.build(source(path), tokenizer, Part.of(0, 10)),
         Corpus.build(source(path, unit="documents"), tokenizer),
         Corpus.build(source(path, unicode="NFD"), tokenizer),
         Corpus.build(source(path, squeeze_spaces=True), tokenizer),
@@ -235,9 +236,10 @@ def test_a_text_without_tokens_is_an_error(tmp_path, source):
 
 
 def test_a_stream_is_split_by_characters(path, source):
-    first, second = split(source(path), 0.25)
-    assert first == (0, int(len(LINES) * 0.75))
-    assert second == (first.end, len(LINES))
+    parts = split(source(path), {"validation": 0.25})
+    first, second = parts["training"], parts["validation"]
+    assert first == Part.of(0, int(len(LINES) * 0.75))
+    assert second == Part.of(first.size, len(LINES))
     joined = "".join(source(path).pieces(first)) + "".join(source(path).pieces(second))
     assert joined == LINES
 
@@ -245,9 +247,9 @@ def test_a_stream_is_split_by_characters(path, source):
 def test_documents_are_split_by_count(tmp_path, source):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"document {n}"}) + "\n" for n in range(10)))
     records = source(tmp_path / "a.jsonl")
-    assert split(records, 0.2) == [(0, 8), (8, 10)]
-    assert split(records, 0.9) == [(0, 1), (1, 10)]
-    assert list(records.pieces(Part(8, 10))) == ["document 8", "document 9"]
+    assert split(records, {"validation": 0.2}) == {"training": Part.of(0, 8), "validation": Part.of(8, 10)}
+    assert split(records, {"validation": 0.9}) == {"training": Part.of(0, 1), "validation": Part.of(1, 10)}
+    assert list(records.pieces(Part.of(8, 10))) == ["document 8", "document 9"]
 
 
 def test_test_data_is_the_end_and_validation_data_precedes_it(tmp_path):
@@ -256,7 +258,7 @@ def test_test_data_is_the_end_and_validation_data_precedes_it(tmp_path):
     prepared = prepare(DataConfig(**settings), "bytes")
     decoded = [prepared.tokenizer.decode(part.tokens.tolist()) for part in prepared[1:4]]
     assert decoded == ["a" * 72, "b" * 8, "c" * 20]
-    early = prepare(DataConfig(**settings, valid_at="start"), "bytes")
+    early = prepare(DataConfig(**settings, valid_from="start"), "bytes")
     decoded = [early.tokenizer.decode(part.tokens.tolist()) for part in early[1:4]]
     assert decoded == ["a" * 64 + "b" * 8, "a" * 8, "c" * 20]
     given = prepare(DataConfig(**settings, valid=str(tmp_path / "a.txt")), "bytes")
@@ -266,7 +268,7 @@ def test_test_data_is_the_end_and_validation_data_precedes_it(tmp_path):
 def test_too_little_to_split_is_an_error(tmp_path, source):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     with pytest.raises(DataError, match=r"has 1 documents, too few to split off 0\.1"):
-        split(source(tmp_path / "a.jsonl"), 0.1)
+        split(source(tmp_path / "a.jsonl"), {"validation": 0.1})
 
 
 def test_counts_are_cached(path, source, monkeypatch):

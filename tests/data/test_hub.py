@@ -2,10 +2,14 @@ import sys
 
 import pytest
 
+import chainrule
+from chainrule.comparison.plan import split_config
 from chainrule.config import DataConfig
 from chainrule.data import hub
 from chainrule.data.corpus import prepare
 from chainrule.errors import DataError, MissingExtra
+from chainrule.mixing import mix
+from chainrule.tasks.text import TextComparison
 
 datasets = pytest.importorskip("datasets")
 
@@ -49,7 +53,7 @@ def test_a_dataset_without_splits_is_training_data(tmp_path, source):
     datasets.Dataset.from_dict({"text": ["alone"]}).save_to_disk(str(tmp_path / "single"))
     single = source(tmp_path / "single")
     assert list(single.pieces()) == ["alone"]
-    assert single.validation() is None
+    assert single.held_out("validation") is None
 
 
 def test_a_folder_of_data_files_is_loaded_by_the_library(tmp_path, source):
@@ -59,7 +63,7 @@ def test_a_folder_of_data_files_is_loaded_by_the_library(tmp_path, source):
     (folder / "validation.jsonl").write_text('{"text": "v"}\n')
     records = source(f"hub:{folder}")
     assert list(records.pieces()) == ["t"]
-    assert list(records.validation().pieces()) == ["v"]
+    assert list(records.held_out("validation").pieces()) == ["v"]
 
 
 def test_the_validation_split_is_used_when_no_validation_data_is_given(saved):
@@ -70,8 +74,8 @@ def test_the_validation_split_is_used_when_no_validation_data_is_given(saved):
 
 
 def test_a_split_is_not_its_own_validation_data(saved, source):
-    assert source(f"hub:{saved}").validation().split == "validation"
-    assert source(f"hub:{saved}::validation").validation() is None
+    assert source(f"hub:{saved}").held_out("validation").split == "validation"
+    assert source(f"hub:{saved}::validation").held_out("validation") is None
 
 
 @pytest.mark.parametrize(
@@ -110,3 +114,41 @@ def test_the_library_is_an_extra(source, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtra, match=r"chainrule\[hub\]"):
         list(source("hub:anything").pieces())
+
+
+@pytest.fixture
+def three_splits(tmp_path):
+    texts = {"train": ["one", "two", "three"] * 20, "validation": ["four", "one"], "test": ["two", "five", "one"]}
+    tables = {name: datasets.Dataset.from_dict({"text": rows}) for name, rows in texts.items()}
+    datasets.DatasetDict(tables).save_to_disk(str(tmp_path / "a:b"))
+    return tmp_path / "a:b"
+
+
+def test_the_splits_of_a_data_set_are_used_and_named(three_splits, tmp_path):
+    run = chainrule.train("ngram", data=str(three_splits), out=tmp_path / "run", progress=False)
+    about = run.info()
+    assert about["validation"]["data"] == f"hub:{three_splits}::validation"
+    assert about["test"]["data"] == f"hub:{three_splits}::test"
+    assert about["test"]["tokens"] == len("twofiveone") + 3
+    assert f"## Test: hub:{three_splits}::test" in run.card()
+    assert {score["split"] for score in run.folder.records("scores.jsonl")} == {"validation", "test"}
+    assert chainrule.load(run.path).score(data=run.config.data.test).nats_per_token == about["test"]["nats_per_token"]
+
+
+def test_a_mixture_of_runs_uses_the_splits_of_their_data_set(three_splits, tmp_path):
+    for order in (1, 2):
+        overrides = [f"model.order={order}"]
+        chainrule.train("ngram", data=str(three_splits), out=tmp_path / f"{order}", overrides=overrides, progress=False)
+    mixture = mix([tmp_path / "1", tmp_path / "2"], out=tmp_path / "mixture", gate="fixed", progress=False)
+    assert mixture.info()["validation"]["data"] == f"hub:{three_splits}::validation"
+    assert mixture.info()["test"]["data"] == f"hub:{three_splits}::test"
+
+
+def test_a_comparison_is_measured_on_the_test_split_of_the_data_set(three_splits):
+    config = split_config(str(three_splits), None, None, None, {}, TextComparison.own_test)
+    assert (config.test, config.test_fraction) == (f"hub:{three_splits}::test", None)
+    data = TextComparison(config, "chars", lambda *_: None)
+    assert data.data_config(config).named("validation") == f"hub:{three_splits}::validation"
+    assert data.test.offsets.tolist() == [0, 4, 9, 13]
+    cut = split_config(str(three_splits), None, None, 0.2, {}, TextComparison.own_test)
+    assert (cut.test, cut.test_fraction) == (None, 0.2)

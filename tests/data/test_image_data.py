@@ -148,7 +148,7 @@ def test_held_out_images_have_the_levels_of_training(tmp_path: Path) -> None:
 def test_splits_follow_the_settings(tmp_path: Path) -> None:
     array = np.arange(20, dtype=np.uint8).reshape(20, 1, 1).repeat(2, axis=2)
     spec = str(saved(tmp_path / "x.npz", images=array))
-    config = DataConfig(train=spec, valid_fraction=0.25, test_fraction=0.2, valid_at="start")
+    config = DataConfig(train=spec, valid_fraction=0.25, test_fraction=0.2, valid_from="start")
     found = prepare_images(config)
     assert found.test is not None
     firsts = [split.target.tokens[::2].tolist() for split in (found.valid, found.train, found.test)]

@@ -113,7 +113,7 @@ def test_the_config_name_of_a_hub_dataset_determines_the_direction(tmp_path, mon
     assert texts(found)[0] == ("ein Hund", "a dog")
     assert texts(found, "valid") == [("ein Boot", "a boat"), ("mein Hut", "my hat")]
     assert texts(found, "test") == [("Tee", "tea"), ("ja", "yes")]
-    assert found.names["test"] == "hub:wmt/wmt14:de-en, test"
+    assert found.names["test"] == "hub:wmt/wmt14:de-en:test"
     turned = prepared(train="hub:wmt/wmt14:de-en", source_field="en", target_field="de")
     assert texts(turned)[0] == ("a dog", "ein Hund")
     assert turned.languages == ("en", "de")
@@ -250,7 +250,7 @@ def test_another_encoding_is_refused_with_the_line(tmp_path, name):
 
 def test_a_binary_file_is_refused(tmp_path):
     (tmp_path / "a.tsv").write_text("hello\thallo\n", encoding="utf-16")
-    assert "is not" in message(train=str(tmp_path / "a.tsv"))
+    assert "is UTF-16 text; convert it" in message(train=str(tmp_path / "a.tsv"))
     (tmp_path / "b.tsv").write_bytes(b"a\tb\n\x00\x01\n")
     assert "line 2 of" in message(train=str(tmp_path / "b.tsv"))
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainrule.data import text
-from chainrule.data.source import Part, clip, cut
+from chainrule.data.source import clip, cut
+from chainrule.data.splits import Part
 from chainrule.errors import DataError, MissingExtra
 
 TEXT = "Äpfel und Birnen\n\n  eingerückt\r\nletzte Zeile ohne Ende"
@@ -96,7 +97,7 @@ def test_a_folder_is_its_text_files_in_order_with_newlines_between(tmp_path, sou
     (folder / ".git" / "hidden.txt").write_text("hidden")
     everything = source(folder)
     assert "".join(everything.pieces()) == "first\nsecond\nthird"
-    assert everything.warnings == (f"'{folder}': skipped 1 files that are not text, e.g. 'picture.png'",)
+    assert everything.warnings == (f"'{folder}': skipped 1 files that are not UTF-8 text, e.g. 'picture.png'",)
 
 
 def test_a_glob_is_sorted_and_may_be_recursive(tmp_path, source):
@@ -291,6 +292,6 @@ def test_a_very_long_line_is_split_in_a_stream_and_refused_as_a_document(tmp_pat
 
 @given(st.lists(st.text("abc", max_size=5)), st.integers(0, 20), st.integers(0, 20))
 def test_clipping_gives_the_characters_of_the_part(pieces, start, length):
-    clipped = list(clip(pieces, Part(start, start + length)))
+    clipped = list(clip(pieces, Part.of(start, start + length)))
     assert "".join(clipped) == "".join(pieces)[start : start + length]
     assert all(clipped)

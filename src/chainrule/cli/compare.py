@@ -22,7 +22,8 @@ def compare(
         str,
         typer.Option(
             help="Training data, text or images: a file, a folder, builtin:prose, builtin:digits, … as for "
-            "`chainrule train --data`.",
+            "`chainrule train --data`. A list of names or words is read as one document per line; --set "
+            "data.unit=documents or stream decides.",
             show_default=False,
         ),
     ],
@@ -57,7 +58,8 @@ def compare(
     valid_fraction: Annotated[
         float | None,
         typer.Option(
-            help="Without --valid and --test: fraction of the data, at its end, to hold out. Default: 0.1.",
+            help="Without --valid and --test: fraction of the data, at its end, to hold out; --set "
+            "data.valid_from=spread takes it evenly from all of the data. Default: 0.1.",
             show_default=False,
         ),
     ] = None,

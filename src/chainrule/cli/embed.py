@@ -45,7 +45,8 @@ def embed(
 
     A .npz file has `vectors` (lines, width). With --per-token it has `vectors` (tokens, width), `tokens` (their texts)
     and `offsets` (lines + 1): the tokens of line i are offsets[i] to offsets[i + 1]. A .npy file has the vectors only.
-    Lines longer than the context are read in pieces; an empty line has a zero vector. For example
+    Lines longer than the context are read in pieces; an empty line has a zero vector. Bytes that are not UTF-8 are
+    replaced by U+FFFD, and a note counts such lines. For example
 
         chainrule embed runs/bert --out vectors.npz < my.txt
     """

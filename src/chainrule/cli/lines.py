@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 from chainrule.cli.options import errors, output
-from chainrule.errors import DataError
 
 if TYPE_CHECKING:
     from chainrule.training.progress import Reporter
@@ -15,15 +14,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def text_lines(file: BinaryIO) -> Iterator[str]:
-    """The lines of a UTF-8 file without their line ends. Raises DataError for other encodings."""
-    for number, line in enumerate(file, start=1):
+class InputLine(NamedTuple):
+    """A line without its line end. Bytes that are not UTF-8 are replaced by U+FFFD."""
+
+    text: str
+    size: int  # bytes, with the line end
+    valid: bool  # whether all of it is UTF-8
+
+
+def input_lines(file: BinaryIO) -> Iterator[InputLine]:
+    """The lines of a file; a byte order mark at its start is dropped."""
+    for number, line in enumerate(file):
+        bare = line.rstrip(b"\r\n")
+        if number == 0:
+            bare = bare.removeprefix(b"\xef\xbb\xbf")
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"line {number:,} of standard input is not UTF-8 text: {error.reason}; convert it, e.g. with iconv"
-            ) from None
+            yield InputLine(bare.decode("utf-8"), len(line), valid=True)
+        except UnicodeDecodeError:
+            yield InputLine(bare.decode("utf-8", "replace"), len(line), valid=False)
+
+
+def text_lines(file: BinaryIO) -> Iterator[str]:
+    """The texts of the lines of a file; after the last, a note says how many were not UTF-8."""
+    replaced: list[int] = []
+    for number, line in enumerate(input_lines(file), start=1):
+        if not line.valid:
+            replaced.append(number)
+        yield line.text
+    if replaced:
+        which = "1 line is" if len(replaced) == 1 else f"{len(replaced):,} lines are"
+        errors.print(
+            f"[yellow]note[/yellow] {which} not UTF-8 text, the first is line {replaced[0]:,}; their undecodable bytes "
+            "were replaced by U+FFFD",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 ANNOUNCED_AFTER = 1.0  # seconds; what is faster leaves no trace in a log

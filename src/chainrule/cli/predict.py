@@ -43,8 +43,8 @@ def predict(
     A classifier reads a text and prints the label and its probability, separated by a tab. A tagger reads words
     separated by spaces and prints their tags. A reader reads a question, a tab and a context, or
     {"question": …, "context": …}, and prints the answer, its probability, and the probability of no answer. Empty lines
-    stay empty. Input of any length is streamed. A vit or image_classifier labels the images of --data, one per line.
-    For example
+    stay empty. Bytes that are not UTF-8 are replaced by U+FFFD, and a note counts such lines. Input of any length is
+    streamed. A vit or image_classifier labels the images of --data, one per line. For example
 
         chainrule predict runs/sentiment < reviews.txt
 

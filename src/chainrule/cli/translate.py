@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from chainrule.cli.lines import with_progress
+from chainrule.cli.lines import input_lines, with_progress
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_translation_run, require_runs
 
 if TYPE_CHECKING:
@@ -135,15 +135,9 @@ class Lines:
     def __iter__(self) -> Iterator[str | TranslatedText]:
         from chainrule.decoding import TranslatedText
 
-        for number, line in enumerate(self.file):
-            self.pending.append(len(line))
-            line = line.rstrip(b"\r\n")
-            if number == 0:
-                line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
-            try:
-                yield line.decode("utf-8")
-            except UnicodeDecodeError:
-                yield TranslatedText.untranslated(line.decode("utf-8", "replace"), "not text")
+        for line in input_lines(self.file):
+            self.pending.append(line.size)
+            yield line.text if line.valid else TranslatedText.untranslated(line.text, "not text")
 
     def fraction(self, done: int) -> float | None:
         """How much of the file the first `done` lines are, called for each of them in turn; None for a pipe."""

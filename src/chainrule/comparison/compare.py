@@ -70,9 +70,11 @@ def compare(
     """Train every family on the same data with the same budget, score all on the same held-out data, recommend one.
 
     `minutes` is the budget of the whole comparison; `tokens`, instead, is the number of training tokens per family.
-    Metrics are computed on `test`, or else on `valid`, or else on the last `held_out` fraction of the data. Early
-    stopping and the gates of mixtures use other data: `valid` if `test` is given as well, else the start of the
-    training data. `overrides` are `--set` values: ["gpt.model.width=192", "data.unit=documents"].
+    Metrics are computed on `test`, or else on the test split of the data set, or else on `valid`, or else on the last
+    `held_out` fraction of the data. Early stopping and the gates of mixtures use other data: `valid` if there is test
+    data as well, or the validation split of the data set, else the start of the training data. With
+    "data.valid_from=spread" all that is taken from the training data is spread evenly over it. `overrides` are `--set`
+    values: ["gpt.model.width=192", "data.unit=documents"].
     Progress is shown on standard error unless `progress` is false; a `listener` receives it instead.
     """
     listener = listener or ComparisonListener()
@@ -84,8 +86,10 @@ def compare(
         raise ConfigError(f"{data!r} is data of a task whose families cannot be compared; give text or images")
     names = chosen_families(families, kind)
     chosen = chosen_settings(overrides, names)
-    config = split_config(data, valid, test, held_out, chosen.get("data", {}))
+    config = split_config(data, valid, test, held_out, chosen.get("data", {}), kind.own_test)
     task = kind(config, tokenizer, lambda stage, done, total: listener.stage(stage, done / max(1, total)))
+    for warning in task.warnings:
+        listener.note(warning)
     plan = make_plan(
         names,
         task=task,

@@ -90,15 +90,25 @@ def make_plan(
 
 
 def split_config(
-    data: str, valid: str | None, test: str | None, test_fraction: float | None, settings: Mapping[str, Any]
+    data: str,
+    valid: str | None,
+    test: str | None,
+    test_fraction: float | None,
+    settings: Mapping[str, Any],
+    own_test: Callable[[DataConfig], str | None] = lambda config: None,
 ) -> DataConfig:
-    """The data settings that define the training, validation and test splits; see `compare`."""
+    """The data settings that define the training, validation and test splits; see `compare`.
+
+    `own_test` returns the spec of the test split that comes with the data, if there is one.
+    """
     if "-" in (data, valid, test):
         raise ConfigError(
             "a comparison reads its data in several processes, standard input only once; save it to a file"
         )
     # Validation text is cut from the start: the text just before the test text is most like it, so models train on it.
-    values: dict[str, Any] = {"train": data, "valid_fraction": VALID_FRACTION, "valid_at": "start", **settings}
+    values: dict[str, Any] = {"train": data, "valid_fraction": VALID_FRACTION, "valid_from": "start", **settings}
+    if test is None and test_fraction is None:
+        test = own_test(DataConfig.parse(values, where="data"))
     if test is not None:
         values |= {"test": test, **({} if valid is None else {"valid": valid})}
     elif valid is not None:

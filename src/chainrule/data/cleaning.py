@@ -22,6 +22,7 @@ from typing import Literal
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.source import DOCUMENTS_PER_CALL, Normalisation, Pair, PairSource, TextSource
+from chainrule.data.splits import Part
 from chainrule.data.text import read_lines
 from chainrule.errors import DataError
 from chainrule.types import Progress
@@ -167,10 +168,11 @@ class CleanPairs:
     target: CleanSide
     report: CleaningReport
 
-    def first(self, count: int, begin: int = 0) -> list[Pair]:
-        """Return at most `count` pairs as text, starting at index `begin`."""
+    def first(self, count: int, part: Part | None = None) -> list[Pair]:
+        """Return at most `count` pairs as text, from the start or of a part."""
         sides = zip(self.source.documents(), self.target.documents(), strict=True)
-        return [Pair(*sides) for sides in islice(sides, begin, begin + count)]
+        chosen = sides if part is None else part.choose(sides)
+        return [Pair(*pair) for pair in islice(chosen, count)]
 
 
 def cleaned(

@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
-from chainrule.data.source import Part, TextSource, Unit, count, split, with_progress
+from chainrule.data.drift import drift_warnings
+from chainrule.data.source import TextSource, Unit, count, split, with_progress
+from chainrule.data.splits import TRAINING, Part, fractions_of
 from chainrule.data.text import file_identity, open_source
 from chainrule.errors import DataError
 from chainrule.tokenizers import load_tokenizer, train_tokenizer
@@ -38,7 +40,7 @@ class Corpus:
 
     tokens: Tokens  # (N,) in the smallest unsigned type for the vocabulary
     offsets: Offsets | None  # (documents + 1,) starts of the documents, each ending with EOS; None for a stream
-    bytes: int  # of the text in UTF-8, without document ends
+    bytes: int  # of the text in UTF-8; of documents with one line end each, which EOS stands for
     characters: int
     words: int  # separated by white space, plus one per line end of a stream or per document
     unknown: int  # out-of-vocabulary tokens
@@ -85,7 +87,7 @@ class Corpus:
         if (corpus := find(entry, _read)) is None:
             pieces = source.pieces(part)
             if progress is not None:
-                total = count(source, cache=cache) if part is None else part.end - part.start
+                total = count(source, cache=cache) if part is None else part.size
                 pieces = with_progress(pieces, source.unit, total, progress)
             with building(entry) as folder:
                 _write(folder, pieces, tokenizer, source)
@@ -150,6 +152,7 @@ def _encoded(piece: str, tokenizer: Tokenizer, unit: Unit, counts: _Counts) -> n
     """Encode a piece and add it to the counts."""
     ids = tokenizer.encode(piece)
     counts.bytes += len(piece) if piece.isascii() else len(piece.encode())
+    counts.bytes += unit == "documents" and not piece.endswith("\n")  # as in a stream of the same documents
     counts.characters += len(piece)
     counts.words += len(piece.split()) + (piece.count("\n") if unit == "stream" else 1)
     if tokenizer.unknown is not None:
@@ -210,6 +213,7 @@ class Prepared(NamedTuple):
     train: Corpus
     valid: Corpus
     test: Corpus | None
+    config: DataConfig  # completed by what was found in the data: the unit, and the splits of a data set
     warnings: tuple[str, ...]  # one line each
 
 
@@ -224,40 +228,49 @@ def prepare(
     """Train the tokenizer on the training part unless one is given, and encode all splits. Results are cached.
 
     Validation data is `config.valid`, or the validation split of the data set, or a fraction of the training data; test
-    data is `config.test`, or the end of the training data if `config.test_fraction` is set. All splits have the unit of
-    the training data, stream or documents.
+    data is `config.test`, or a fraction of the training data if `config.test_fraction` is set, or the test split of the
+    data set if it has one. All splits have the unit of the training data, stream or documents.
     """
 
     def stage(name: str) -> Progress | None:
         return None if progress is None else partial(progress, name)
 
     train = open_source(config.train, config)
-    config = config.model_copy(update={"unit": train.unit})
-    valid = train.validation() if config.valid is None else open_source(config.valid, config)
-    test = None if config.test is None else open_source(config.test, config)
+    config = with_own_splits(train, config.model_copy(update={"unit": train.unit}))
     warnings = list(train.warnings)
-    for role, other in (("validation", valid), ("test", test)):
-        if other is not None:
-            warnings += [*other.warnings, *shared_origins(train.origins(), other.origins(), role)]
-
-    given = [name for name, source in (("validation", valid), ("test", test)) if source is not None]
-    parts = cut_off(train, config, given, cache=cache, progress=stage("counting"))
-    if "test" in parts:
-        test = train
-    train_part = parts.get("training")
+    splits: dict[str, TextSource] = {}
+    for name, spec in (("validation", config.valid), ("test", config.test)):
+        if spec is not None:
+            splits[name] = open_source(spec, config)
+            warnings += [*splits[name].warnings, *shared_origins(train.origins(), splits[name].origins(), name)]
+    parts = cut_off(train, config, list(splits), cache=cache, progress=stage("counting"))
+    warnings += drift_warnings(train, parts, config, cache=cache)
     if tokenizer is None:
-        tokenizer = tokenizer_of(tokenizer_spec, [train], train_part, cache=cache, progress=stage("tokenizer"))
+        part = parts.get(TRAINING)
+        tokenizer = tokenizer_of(tokenizer_spec, [train], part, cache=cache, progress=stage("tokenizer"))
+
+    def encode(name: str) -> Corpus:
+        source = splits.get(name, train)
+        return Corpus.build(source, tokenizer, parts.get(name), cache=cache, progress=stage(f"{name} data"))
+
     return Prepared(
         tokenizer,
-        Corpus.build(train, tokenizer, train_part, cache=cache, progress=stage("training data")),
-        Corpus.build(
-            valid or train, tokenizer, parts.get("validation"), cache=cache, progress=stage("validation data")
-        ),
-        None
-        if test is None
-        else Corpus.build(test, tokenizer, parts.get("test"), cache=cache, progress=stage("test data")),
+        encode(TRAINING),
+        encode("validation"),
+        encode("test") if "test" in splits or "test" in parts else None,
+        config,
         tuple(dict.fromkeys(warnings)),
     )
+
+
+def with_own_splits(train: TextSource, config: DataConfig) -> DataConfig:
+    """Name the validation and test splits of the data set, if it has them, where the settings name none."""
+    found: dict[str, str] = {}
+    if config.valid is None and (valid := train.held_out("validation")) is not None:
+        found["valid"] = valid.spec
+    if config.test is None and config.test_fraction is None and (test := train.held_out("test")) is not None:
+        found["test"] = test.spec
+    return config.model_copy(update=found)
 
 
 def cut_off(
@@ -265,18 +278,10 @@ def cut_off(
 ) -> dict[str, Part]:
     """Return the parts of the training data by split, if validation or test data is taken from it; else empty.
 
-    `given` names the splits that have data of their own. Test data, if `config.test_fraction` is set, is the end.
+    `given` names the splits that have data of their own.
     """
-    cuts: dict[str, float] = {}
-    if "test" not in given and config.test_fraction is not None:
-        cuts["test"] = config.test_fraction
-    if "validation" not in given:
-        cuts["validation"] = config.valid_fraction
-    if not cuts:
-        return {}
-    early = "validation" if config.valid_at == "start" else None
-    found = split(train, *cuts.values(), names=list(cuts), at_start=early, cache=cache, progress=progress)
-    return dict(zip(("training", *reversed(cuts)), found, strict=True))
+    fractions = fractions_of(config, given)
+    return split(train, fractions, config.valid_from, cache=cache, progress=progress) if fractions else {}
 
 
 def encode_file(
@@ -307,7 +312,7 @@ def tokenizer_of(
         found = chain.from_iterable(source.pieces(part) for source in sources)
         if progress is None:
             return found
-        totals = (count(source, cache=cache) if part is None else part.end - part.start for source in sources)
+        totals = (count(source, cache=cache) if part is None else part.size for source in sources)
         return with_progress(found, sources[0].unit, sum(totals), progress)
 
     tokenizer = train_tokenizer(spec, pieces)

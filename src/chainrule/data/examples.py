@@ -14,6 +14,7 @@ import numpy.typing as npt
 from chainrule.config import DataConfig
 from chainrule.data.corpus import Corpus, shared_origins
 from chainrule.data.parallel import PairedCorpus
+from chainrule.data.splits import TRAINING, fractions_of, hold_out
 from chainrule.data.text import find_files
 from chainrule.errors import DataError, nearest
 from chainrule.tokenizers import Tokenizer
@@ -44,31 +45,20 @@ class ExampleSplits(NamedTuple, Generic[Example]):
 def split_examples(config: DataConfig, read: Callable[[str], list[Example]]) -> ExampleSplits[Example]:
     """Read the examples of each split.
 
-    Validation and test data are read from the specs of the settings, else taken from the training data as for a text:
-    test data from its end, validation data before it or from the start.
+    Validation and test data are read from the specs of the settings, else taken from the training data as for a text.
     """
-    examples = {"training": read(config.train)}
+    examples = {TRAINING: read(config.train)}
     warnings: list[str] = []
     for split, spec in (("validation", config.valid), ("test", config.test)):
         if spec is not None:
             examples[split] = read(spec)
             warnings += shared_origins(origins(config.train), origins(spec), split)
-    for split, fraction in (("test", config.test_fraction), ("validation", config.valid_fraction)):
-        if split not in examples and fraction is not None:
-            cut = max(1, round(fraction * len(examples["training"])))
-            left, taken = _cut(examples["training"], cut, at_start=split == "validation" and config.valid_at == "start")
-            if not left:
-                raise DataError(f"{config.train!r} has too few examples to split off {split} data; give --valid")
-            examples["training"], examples[split] = left, taken
-    held_out = [split for split in examples if split != "training"]
+    if fractions := fractions_of(config, examples):
+        everything = examples[TRAINING]
+        parts = hold_out(len(everything), fractions, config.valid_from, what="examples", spec=config.train)
+        examples |= {split: list(part.choose(everything)) for split, part in parts.items()}
+    held_out = [split for split in examples if split != TRAINING]
     return ExampleSplits(examples, {split: config.named(split) for split in held_out}, tuple(warnings))
-
-
-def _cut(examples: list[Example], count: int, *, at_start: bool) -> tuple[list[Example], list[Example]]:
-    """Return the remaining examples and the `count` examples split off."""
-    if at_start:
-        return examples[count:], examples[:count]
-    return examples[:-count], examples[-count:]
 
 
 def origins(spec: str) -> frozenset[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.data.records import as_text, outer_field, value_at
-from chainrule.data.source import Normalisation, TextSource, Unit
+from chainrule.data.source import Normalisation, Split, TextSource, Unit
 from chainrule.errors import DataError, MissingExtra, nearest
 
 
@@ -50,13 +50,11 @@ class HubSource(TextSource):
             for values in zip(*batch.values(), strict=True):
                 yield dict(zip(batch, values, strict=True))
 
-    def validation(self) -> TextSource | None:
-        return self.sibling("validation")
-
-    def sibling(self, split: str) -> HubSource | None:
+    def held_out(self, split: Split) -> HubSource | None:
         """Return another split of the dataset, if this is its training split and the other exists."""
-        splits = _load(self.name, self.config)
-        return replace(self, split=split) if split in splits and self.split == "train" else None
+        if self.split != "train" or split not in _load(self.name, self.config):
+            return None
+        return replace(self, split=split, spec=f"hub:{self.name}:{self.config or ''}:{split}")
 
     def _split(self) -> Any:
         splits = _load(self.name, self.config)
@@ -67,8 +65,7 @@ class HubSource(TextSource):
 
 def open_hub(spec: str, field: str, unit: Unit | None, normalisation: Normalisation) -> HubSource:
     """Open `hub:NAME[:CONFIG[:SPLIT]]`; by default, records are documents."""
-    name, _, rest = spec.removeprefix("hub:").partition(":")
-    config, _, split = rest.partition(":")
+    name, config, split = _parts(spec.removeprefix("hub:"))
     if not name:
         raise DataError(f"{spec!r} has no dataset name; write hub:NAME[:CONFIG[:SPLIT]]")
     return HubSource(
@@ -80,6 +77,18 @@ def open_hub(spec: str, field: str, unit: Unit | None, normalisation: Normalisat
         split=split or "train",
         field=field,
     )
+
+
+def _parts(spec: str) -> tuple[str, str, str]:
+    """Return the name, config and split of `NAME[:CONFIG[:SPLIT]]`; the name of a folder may contain colons."""
+    for colons in range(3):
+        folder, *rest = spec.rsplit(":", colons)
+        if Path(folder).is_dir():
+            config, split = [*rest, "", ""][:2]
+            return folder, config, split
+    name, _, rest_of_it = spec.partition(":")
+    config, _, split = rest_of_it.partition(":")
+    return name, config, split
 
 
 def open_saved(folder: Path, field: str, unit: Unit | None, normalisation: Normalisation) -> HubSource:

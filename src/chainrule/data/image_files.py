@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from chainrule.data.splits import Part
 from chainrule.errors import DataError, MissingExtra, nearest
 
 Pixels: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
@@ -44,10 +45,14 @@ class Images(NamedTuple):
         """Height, width, channels."""
         return self.pixels.shape[1:]
 
-    def part(self, begin: int, end: int) -> Images:
-        """Return the images from `begin` to `end`."""
-        labels = None if self.labels is None else self.labels[begin:end]
-        return self._replace(pixels=self.pixels[begin:end], labels=labels)
+    def part(self, part: Part) -> Images:
+        """Return some of the images; a single range is not copied."""
+        if len(part.spans) == 1:
+            chosen: Any = slice(*part.spans[0])
+        else:
+            chosen = np.concatenate([np.arange(*span) for span in part.spans])
+        labels = None if self.labels is None else self.labels[chosen]
+        return self._replace(pixels=self.pixels[chosen], labels=labels)
 
 
 def is_images(spec: str) -> bool:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from chainrule.config import DataConfig, ImageForm
 from chainrule.data.corpus import Corpus, shared_origins, token_type
 from chainrule.data.image_files import BYTES, Images, Pixels, beside, read_images
+from chainrule.data.splits import TRAINING, fractions_of, hold_out
 from chainrule.errors import DataError, nearest
 
 Report = Callable[[str, int, int], None]
@@ -50,8 +51,7 @@ def prepare_images(config: DataConfig, progress: Report | None = None) -> Prepar
     """Read and encode the images of all splits.
 
     Validation and test images are those of the settings, or those in the same file, or a fraction of the training
-    images: test images from the end, validation images from the end or the start (`valid_at`). `config.image`, set in a
-    resumed run, determines the format.
+    images, taken as for a text. `config.image`, set in a resumed run, determines the format.
     """
 
     def read(stage: str, spec: str) -> Images:
@@ -102,24 +102,12 @@ def form_of(images: Images, levels: int | None) -> ImageForm:
 
 def cut_off(images: Images, config: DataConfig) -> tuple[Images, dict[str, Images]]:
     """Return the remaining training images, and the splits taken from them."""
-    begin, end = 0, len(images.pixels)
-    cut: dict[str, Images] = {}
-    fractions: dict[str, float] = {}
-    if config.test is None and config.test_fraction is not None:
-        fractions["test"] = config.test_fraction
-    if config.valid is None:
-        fractions["validation"] = config.valid_fraction
-    for name, fraction in fractions.items():
-        size = round((end - begin) * fraction)
-        if not 0 < size < end - begin:
-            raise DataError(
-                f"{config.train!r} has {end - begin} images, too few to split off {fraction:g} for {name}; add data"
-            )
-        if name == "validation" and config.valid_at == "start":
-            cut[name], begin = images.part(begin, begin + size), begin + size
-        else:
-            cut[name], end = images.part(end - size, end), end - size
-    return images.part(begin, end), cut
+    given = [name for name, spec in (("validation", config.valid), ("test", config.test)) if spec is not None]
+    if not (fractions := fractions_of(config, given)):
+        return images, {}
+    parts = hold_out(len(images.pixels), fractions, config.valid_from, what="images", spec=config.train)
+    training = images.part(parts.pop(TRAINING))
+    return training, {name: images.part(part) for name, part in parts.items()}
 
 
 def encode(images: Images, form: ImageForm, name: str) -> ImageCorpus:

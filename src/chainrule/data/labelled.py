@@ -9,7 +9,8 @@ Every error names the file and the line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from chainrule.data.examples import PreparedExamples, in_order, label_ids, paire
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.records import JSON_LINES, as_text, field_names, missing_field, read_records, value_at
 from chainrule.data.source import normalisation_of
+from chainrule.data.splits import TRAINING
 from chainrule.data.tables import (
     LABEL_NAMES,
     TEXT_NAMES,
@@ -33,6 +35,7 @@ from chainrule.data.text import find_files, form_of, table_rows
 from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer, train_tokenizer
 
+EXPECTED = 5  # validation examples of a label on average from which on it is not missing by accident
 FEW_EXAMPLES = 20  # of which nothing is said about the number of labels
 
 
@@ -158,6 +161,7 @@ def prepare_labelled(
     if not labels:
         labels = in_order({one.label for one in train})
         _require_labels(labels, train, config)
+        warnings += _sorted_labels(examples, config)
     if tokenizer is None:
         tokenizer = train_tokenizer(tokenizer_spec, lambda: (one.text for one in train))
     encoded = {split: encode_labelled(found, tokenizer, labels) for split, found in examples.items()}
@@ -176,6 +180,22 @@ def _require_labels(labels: Sequence[str], train: Sequence[Labelled], config: Da
             f"nearly every example has a label of its own ({len(labels):,} labels of {len(train):,} training examples, "
             f"such as {train[0].label!r:.40}), so this is not the column of the labels; {_other_columns(config)}"
         )
+
+
+def _sorted_labels(examples: Mapping[str, Sequence[Labelled]], config: DataConfig) -> tuple[str, ...]:
+    """Refuse validation examples of sorted training data if their labels are unknown; warn if labels are missing."""
+    if config.valid is not None or config.valid_from == "spread":
+        return ()
+    train, valid = (Counter(one.label for one in examples[split]) for split in (TRAINING, "validation"))
+    remedy = "if the examples are sorted, --set data.valid_from=spread takes validation data evenly from all of them"
+    for one in examples["validation"]:
+        if one.label not in train:
+            raise DataError(f"{one.where} has the label {one.label!r}, not found in the training data; {remedy}")
+    expected = valid.total() / train.total()
+    missing = [label for label, count in train.items() if count * expected >= EXPECTED and label not in valid]
+    if not missing:
+        return ()
+    return (f"the validation data, {config.named('validation')}, has no example of {missing[0]!r}; {remedy}",)
 
 
 def _other_columns(config: DataConfig) -> str:

@@ -194,8 +194,8 @@ class HubPairs(PairSource):
             yield pair_of(record, where, self.names)
 
     def held_out(self, split: Split) -> PairSource | None:
-        other = self.dataset.sibling(split)
-        return None if other is None else replace(self, spec=f"{self.spec}, {split}", dataset=other)
+        other = self.dataset.held_out(split)
+        return None if other is None else replace(self, spec=other.spec, dataset=other)
 
 
 def pair_of(record: Mapping[str, Any], where: str, names: Pair) -> Pair:

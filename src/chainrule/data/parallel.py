@@ -11,8 +11,10 @@ from typing import NamedTuple
 from chainrule.config import DataConfig
 from chainrule.data.cleaning import CleaningReport, CleaningRules, CleanPairs, cleaned
 from chainrule.data.corpus import Corpus, Report, Tokens, cut_off, shared_origins, tokenizer_of
+from chainrule.data.drift import drift_warnings
 from chainrule.data.pairs import open_pairs
-from chainrule.data.source import Pair, PairSource, Part, Split, normalisation_of
+from chainrule.data.source import Pair, PairSource, Split, normalisation_of
+from chainrule.data.splits import TRAINING, Part
 from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer
 from chainrule.types import Progress
@@ -128,9 +130,10 @@ def prepare_pairs(
     reports |= {split: pairs.report for split, pairs in splits.items()}
 
     parts = cut_off(train.source, config, list(splits), cache=cache, progress=stage("counting"))
+    warnings += drift_warnings(train.target, parts, config, cache=cache)
     splits |= {split: train for split in SPLITS if split in parts}
     if tokenizers is None:
-        build = partial(tokenizer_of, part=parts.get("training"), cache=cache, progress=stage("tokenizer"))
+        build = partial(tokenizer_of, part=parts.get(TRAINING), cache=cache, progress=stage("tokenizer"))
         if source_tokenizer_spec is None and not config.separate_vocabularies:
             joint = build(tokenizer_spec, [train.source, train.target])
             tokenizers = PairTokenizers(joint, joint)
@@ -144,11 +147,11 @@ def prepare_pairs(
     encoded = {split: encode(split, pairs) for split, pairs in splits.items()}
     return PreparedPairs(
         tokenizers,
-        encode("training", train if rewrite is None else rewrite(train)),
+        encode(TRAINING, train if rewrite is None else rewrite(train)),
         encoded["validation"],
         encoded.get("test"),
         encoded["validation"] if rewrite is None else encode("validation", rewrite(splits["validation"])),
-        shown=splits["validation"].first(SHOWN, parts["validation"].start if "validation" in parts else 0),
+        shown=splits["validation"].first(SHOWN, parts.get("validation")),
         languages=origin.languages,
         names={split: others[split].spec if split in others else config.named(split) for split in splits},
         reports=reports,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.data.compression import open_bytes
+from chainrule.data.encoding import not_text
 from chainrule.errors import DataError, MissingExtra, close_names
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -85,10 +86,12 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _record(line: bytes, where: str) -> dict[str, Any]:
+    if 0 in line:
+        raise not_text(where, line)
     try:
         record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise DataError(f"{where} is not UTF-8 text: byte {error.start} of the line; convert the file") from None
+        raise not_text(where, line, error=error) from None
     except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{where} is not valid JSON: {error}; write one record per line, e.g. with jq -c") from None
     if not isinstance(record, dict):

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import islice
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, final
 
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
+from chainrule.data.splits import Part, Span, ValidFrom, hold_out
 from chainrule.errors import DataError
 
 if TYPE_CHECKING:
     from chainrule.types import Progress
 
 Unit = Literal["stream", "documents"]
+Split = Literal["validation", "test"]
 
 DOCUMENTS_PER_CALL = 1024  # between two calls of a progress callback
 PIECE = 1 << 20  # approximate characters in a piece of a stream
 LONGEST_LINE = 8 << 20  # characters; a longer line of a stream is split
-
-
-class Part(NamedTuple):
-    """A range of a source: characters of a stream, or documents."""
-
-    start: int
-    end: int
+SPREAD_BLOCKS, SPREAD_CHARACTERS = 50, 1000  # of a stream: at most so many blocks, each of at least so many characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +75,8 @@ class TextSource(ABC):
     def documents(self) -> Iterator[str]:
         """Yield the documents."""
 
-    def validation(self) -> TextSource | None:
-        """Return the validation split of this data set, if it has one."""
+    def held_out(self, split: Split) -> TextSource | None:
+        """Return the validation or test split of this data set, if it has one; its spec can be opened."""
         return None
 
     @property
@@ -112,7 +109,7 @@ class TextSource(ABC):
         if self.normalisation.strip_ends:
             documents = map(str.strip, documents)
         pieces = (text for text in documents if text)
-        return pieces if part is None else islice(pieces, part.start, part.end)
+        return pieces if part is None else part.choose(pieces)
 
 
 def normalisation_of(config: DataConfig) -> Normalisation:
@@ -159,15 +156,20 @@ def _last_line_start(text: str) -> int:
 
 
 def clip(pieces: Iterable[str], part: Part) -> Iterator[str]:
-    """Yield the characters from `part.start` to `part.end` of the joined pieces, and stop reading there."""
+    """Yield the characters of a part of the joined pieces, and stop reading after the last."""
     position = 0
+    spans = deque(part.spans)
     for piece in pieces:
-        clipped = piece[max(0, part.start - position) : part.end - position]
-        if clipped:
-            yield clipped
-        position += len(piece)
-        if position >= part.end:
+        end = position + len(piece)
+        while spans and spans[0].start < end:
+            if clipped := piece[max(0, spans[0].start - position) : spans[0].end - position]:
+                yield clipped
+            if spans[0].end > end:
+                break
+            spans.popleft()
+        if not spans:
             return
+        position = end
 
 
 # Counting and splitting
@@ -201,40 +203,57 @@ def count(source: TextSource, *, cache: Path | None = None, progress: Progress |
 
 def split(
     source: TextSource,
-    *fractions: float,
-    names: Sequence[str] = ("validation",),
-    at_start: str | None = None,
+    fractions: Mapping[str, float],
+    valid_from: ValidFrom = "end",
+    *,
     cache: Path | None = None,
     progress: Progress | None = None,
-) -> list[Part]:
-    """Split off fractions of a source; return the remaining part, then the splits, the last one first.
+) -> dict[str, Part]:
+    """Split off fractions of a source, in characters of a stream or in documents; see `splits.hold_out`.
 
-    Each fraction is relative to what the previous ones have left, in characters of a stream or in documents. It is
-    taken from the end, or from the start for the split named `at_start`. `names` are the names of the splits.
+    The blocks of a spread stream begin at line starts, unless lines are longer than the blocks.
     """
-    first, last = 0, count(source, cache=cache, progress=progress)
-    parts: list[Part] = []
-    for fraction, name in zip(fractions, names, strict=True):
-        size = last - first
-        kept = int(size * (1 - Fraction(str(fraction))))  # exact: in floating point 1 - 0.9 < 0.1
-        if not 0 < kept < size:
-            what = "characters" if source.unit == "stream" else "documents"
-            raise DataError(
-                f"{source.spec!r} has {size} {what}, too few to split off {fraction:g} for {name}; give {name} data"
-            )
-        if name == at_start:
-            parts.insert(0, Part(first, last - kept))
-            first = last - kept
-        else:
-            parts.insert(0, Part(first + kept, last))
-            last = first + kept
-    return [Part(first, last), *parts]
+    total = count(source, cache=cache, progress=progress)
+    if source.unit == "documents":
+        return hold_out(total, fractions, valid_from, what="documents", spec=source.spec)
+    parts = hold_out(
+        total,
+        fractions,
+        valid_from,
+        what="characters",
+        spec=source.spec,
+        block=SPREAD_CHARACTERS,
+        most=SPREAD_BLOCKS,
+    )
+    return parts if valid_from != "spread" else _at_line_starts(source, parts, cache)
+
+
+def _at_line_starts(source: TextSource, parts: Mapping[str, Part], cache: Path | None) -> dict[str, Part]:
+    """Move the edges of parts to the next line start; cached after a pass over the text."""
+    edges = sorted({edge for part in parts.values() for span in part.spans for edge in span})
+    entry = (cache or cache_root()) / fingerprint("lines", source.description(), edges)
+    moved = find(entry, lambda folder: json.loads((folder / "edges.json").read_text(encoding="ascii")))
+    if moved is None:
+        moved = [edges[0], *_line_starts(source.pieces(), edges[1:]), edges[-1]]
+        with building(entry) as folder:
+            (folder / "edges.json").write_text(json.dumps(moved), encoding="ascii")
+    new = dict(zip(edges, moved, strict=True))
+    return {name: Part(tuple(Span(new[start], new[end]) for start, end in part.spans)) for name, part in parts.items()}
+
+
+def _line_starts(pieces: Iterable[str], edges: Sequence[int]) -> Iterator[int]:
+    """Yield, for each edge but the last, the first line start at or after it, or itself if that is past the next."""
+    waiting = deque(pairwise(edges))
+    position = 0
+    for piece in pieces:
+        while waiting and waiting[0][0] <= position + len(piece):
+            edge, following = waiting.popleft()
+            start = position + piece.find("\n", max(0, edge - 1 - position)) + 1
+            yield start if edge <= start < following else edge
+        position += len(piece)
 
 
 # Sources of pairs
-
-
-Split = Literal["validation", "test"]
 
 
 class Pair(NamedTuple):

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from chainrule.config import DataConfig
 from chainrule.data.compression import open_bytes
+from chainrule.data.encoding import not_text
 from chainrule.data.examples import paired, split_examples
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.text import find_files
@@ -61,11 +62,13 @@ def _read_json(path: Path) -> Any:
     with open_bytes(path) as file:
         raw = file.read()
     where = repr(str(path))
+    if 0 in raw:
+        raise not_text(where, raw, offset=raw.index(0))
     try:
         return json.loads(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise DataError(f"line {line:,} of {where} is not UTF-8 text: {error.reason}; convert the file") from None
+        raise not_text(f"line {line:,} of {where}", raw, error=error) from None
     except json.JSONDecodeError as error:
         raise DataError(f"line {error.lineno:,} of {where} is not valid JSON: {error.msg}; fix the file") from None
     except RecursionError:

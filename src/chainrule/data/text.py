@@ -13,18 +13,20 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from chainrule.config import DataConfig
 from chainrule.data.builtin import open_builtin
 from chainrule.data.compression import COMPRESSED, open_bytes
+from chainrule.data.encoding import not_text
 from chainrule.data.fasta import has_few_records, is_fasta, sequences
 from chainrule.data.hub import is_saved_dataset, open_hub, open_saved
 from chainrule.data.records import JSON_LINES, as_text, missing_field, read_json_lines, read_parquet
 from chainrule.data.source import LONGEST_LINE, TextSource, Unit, cut, normalisation_of
 from chainrule.data.tables import TEXT_NAMES, Row, first_known, is_comma_separated, is_header, names_of, rows_of
+from chainrule.data.units import guess_unit
 from chainrule.errors import DataError, close_names
 from chainrule.files import writing
 
@@ -57,7 +59,7 @@ def open_source(spec: str, config: DataConfig) -> TextSource:
             f"{spec!r} mixes text and records ({text.name!r}, {record.name!r}); "
             f"choose one kind with a glob such as '*{form_of(record)}'"
         )
-    return FileSource(
+    found = FileSource(
         spec=spec,
         unit=unit or _default_unit(files[0], config.field),
         normalisation=normalisation,
@@ -65,6 +67,10 @@ def open_source(spec: str, config: DataConfig) -> TextSource:
         skipped=skipped,
         field=config.field,
     )
+    if unit is not None or records[0]:
+        return found
+    guess = guess_unit(next(cut(found.stream()), ""))
+    return replace(found, unit=guess.unit, note=guess.note)
 
 
 def _default_unit(path: Path, field: str) -> Unit:
@@ -82,6 +88,7 @@ class FileSource(TextSource):
     files: tuple[Path, ...]
     skipped: tuple[Path, ...]  # files of a folder that are not text
     field: str
+    note: str | None = None  # how lines were understood
 
     @property
     def form(self) -> Form:
@@ -90,10 +97,10 @@ class FileSource(TextSource):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        found = []
+        found = [] if self.note is None else [f"{self.spec!r} is {self.note}"]
         if self.skipped:
             example = self.skipped[0].name
-            found.append(f"{self.spec!r}: skipped {len(self.skipped)} files that are not text, e.g. {example!r}")
+            found.append(f"{self.spec!r}: skipped {len(self.skipped)} files that are not UTF-8 text, e.g. {example!r}")
         if form_of(self.files[0]) in TABLES and self.form == "text":
             found.append(
                 f"{self.spec!r} is read as plain text with its separators, since no header names a text column; "
@@ -207,22 +214,20 @@ def file_identity(path: Path) -> tuple[str, int, int]:
 def read_text(path: Path, chunk: int = CHUNK) -> Iterator[str]:
     """Yield the text of a file in chunks: strict UTF-8, without byte order mark, newlines unchanged."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
-    position = 0  # bytes read so far
+    position, start = 0, b""  # bytes read so far, and the first of them
     at_start = True
     with open_bytes(path) as file:
         while True:
             data = file.read(chunk)
+            start = start or data
             nul = data.find(0)
             if nul >= 0:
-                raise DataError(f"{str(path)!r} is not text: NUL byte at offset {position + nul}; give a text file")
+                raise not_text(repr(str(path)), start, offset=position + nul)
             pending = len(decoder.getstate()[0])  # bytes of a character split by the previous chunk
             try:
                 text = decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{str(path)!r} is not UTF-8 text: {error.reason} at offset {position - pending + error.start}; "
-                    "convert it, e.g. with iconv -f LATIN1 -t UTF-8, or give a text file"
-                ) from None
+                raise not_text(repr(str(path)), start, error=error, offset=position - pending + error.start) from None
             position += len(data)
             if text and at_start:
                 text, at_start = text.removeprefix("\ufeff"), False
@@ -254,13 +259,11 @@ def read_every_line(path: Path) -> Iterator[str]:
             if len(line) == LONGEST_LINE:
                 raise DataError(f"{where} is longer than 8 MiB; give one sentence per line")
             if 0 in line:
-                raise DataError(f"{where} is not text: it contains a NUL byte; give a text file")
+                raise not_text(where, line)
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{where} is not UTF-8 text: {error.reason}; convert the file, e.g. with iconv -f LATIN1 -t UTF-8"
-                ) from None
+                raise not_text(where, line, error=error) from None
             yield text.removesuffix("\n")
 
 

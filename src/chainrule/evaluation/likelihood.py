@@ -12,8 +12,9 @@ A perplexity means little without the context that each prediction has, so every
 - `whole`: each document at once, given its source, by a parallel model, whose sequence probability does not factorise
   over tokens. Documents that are too long for the model are counted and excluded.
 
-Bits per byte refer to the raw UTF-8 text, so scores with different tokenizers are comparable. Shape letters: N
-predictions.
+Bits per byte refer to the raw UTF-8 text, so scores with different tokenizers are comparable. A document counts with
+the line end that separates it from the next, since its EOS is scored in the place of that line end: so are scores of
+documents and of the same text as a stream. Shape letters: N predictions.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Protocol(Settings):
     pieces: int = Field(1, description="parts of the stream that are read independently")
     tokens: int | None = Field(None, description="number of tokens from the start that are scored; none: all")
     words: str = "separated by white space, plus one for each line end"
+    bytes: str | None = Field(None, description="what counts as a byte of bits/byte; none: not text")
 
 
 class Score(MetricValues):
@@ -102,7 +104,7 @@ def protocol_for(
     if isinstance(model, ParallelModel):
         return Protocol(
             method="whole", context=context, carry_over=False, eos=True, source=True,
-            source_context=model.source_context, tokens=tokens,
+            source_context=model.source_context, tokens=tokens, bytes=_counted_bytes(corpus),
         )  # fmt: skip
     if stride is not None and (context is None or not 1 <= stride <= context):
         limit = (
@@ -123,6 +125,7 @@ def protocol_for(
             source=isinstance(model, Conditional),
             source_context=model.source_context if isinstance(model, Conditional) else None,
             tokens=tokens,
+            bytes=_counted_bytes(corpus),
         )
     method: Literal["carried", "windows"] = "carried" if context is None else "windows"
     return Protocol(
@@ -133,7 +136,14 @@ def protocol_for(
         eos=False,
         pieces=pieces if context is None else 1,
         tokens=tokens,
+        bytes=_counted_bytes(corpus),
     )
+
+
+def _counted_bytes(corpus: Corpus) -> str | None:
+    if not corpus.closed:
+        return None  # labels and images
+    return "UTF-8" if corpus.offsets is None else "UTF-8, with one line end per document"
 
 
 class Surprisals(NamedTuple):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chainrule.config import DataConfig, ImageForm, RasterConfig, RunConfig, Settings
 from chainrule.data.batching import Documents, Pairs
 from chainrule.data.corpus import Corpus, Report, token_type
-from chainrule.data.image_files import Pixels, is_images, read_images
+from chainrule.data.image_files import Pixels, beside, is_images, read_images
 from chainrule.data.images import ImageCorpus, PreparedImages, brightness, encode, prepare_images
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.pictures import grid, png
@@ -295,8 +295,12 @@ class ImageComparison(ComparisonData):
         assert prepared.test is not None
         self.train, self.valid = prepared.train.target, prepared.valid.target
         self.test = prepared.test.target
-        self.form, self._config = prepared.form, prepared.config
+        self.form, self._config, self.warnings = prepared.form, prepared.config, prepared.warnings
         self.vocabulary, self.tokens_per_image = self.form.levels, self.form.size
+
+    @classmethod
+    def own_test(cls, config: DataConfig) -> str | None:
+        return beside(config.train, "test")
 
     @classmethod
     def families(cls) -> list[str]:

@@ -175,9 +175,15 @@ class ComparisonData(ABC):
     train: Corpus
     valid: Corpus
     test: Corpus
+    warnings: tuple[str, ...]  # about the data, one line each
 
     @abstractmethod
     def __init__(self, config: DataConfig, tokenizer: str, progress: Report) -> None: ...
+
+    @classmethod
+    @abstractmethod
+    def own_test(cls, config: DataConfig) -> str | None:
+        """The spec of the test split that comes with the training data, if there is one."""
 
     @classmethod
     @abstractmethod

@@ -11,7 +11,7 @@ from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Documents, Lanes, Windows
 from chainrule.data.corpus import Corpus, Prepared, Report, encode_file, prepare
-from chainrule.data.text import require_path
+from chainrule.data.text import open_source, require_path
 from chainrule.decoding import GeneratedToken, Generation, Sampling, beam_search, stream_tokens
 from chainrule.decoding.drafts import (
     DeferredDrafter,
@@ -72,7 +72,7 @@ class PlainTextData(TrainingData[ModelT, RunT]):
 
     def __init__(self, prepared: Prepared, config: RunConfig) -> None:
         self.tokenizer, self.corpus, self.warnings = prepared.tokenizer, prepared.train, prepared.warnings
-        self.held_out = text_splits(config.data, prepared.valid, prepared.test)
+        self.held_out = text_splits(prepared.config, prepared.valid, prepared.test)
         self.monitored = self.held_out["validation"]
         self.prepared, self.config = prepared, config
 
@@ -81,7 +81,7 @@ class PlainTextData(TrainingData[ModelT, RunT]):
         return {"vocabulary": self.tokenizer.vocabulary}
 
     def data_settings(self, config: DataConfig) -> DataConfig:
-        return config.model_copy(update={"unit": self.prepared.train.unit})
+        return self.prepared.config
 
     def reversed(self) -> Self:
         train, valid, test = self.prepared.train, self.prepared.valid, self.prepared.test
@@ -465,13 +465,20 @@ class TextComparison(ComparisonData):
         self.train, self.valid, self.test = prepared.train, prepared.valid, prepared.test
         self.tokenizer = prepared.tokenizer
         self.vocabulary = prepared.tokenizer.vocabulary
+        self.warnings = prepared.warnings
+        self._config = prepared.config
+
+    @classmethod
+    def own_test(cls, config: DataConfig) -> str | None:
+        found = open_source(config.train, config).held_out("test")
+        return None if found is None else found.spec
 
     @classmethod
     def families(cls) -> list[str]:
         return [name for name, kind in single_families().items() if kind.task == cls.task]
 
     def data_config(self, config: DataConfig) -> DataConfig:
-        return config.model_copy(update={"unit": self.train.unit})
+        return self._config
 
     def model_settings(self, name: str) -> Mapping[str, Any]:
         return {"vocabulary": self.vocabulary}

@@ -39,6 +39,8 @@ if TYPE_CHECKING:  # imported when they are needed: settings and records are rea
 
     from chainrule.tokenizers import Tokenizer
 
+RENAMED = {"valid_at": "valid_from"}  # settings of the data in runs of earlier versions
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -112,7 +114,7 @@ class RunFolder:
             )
         self.checksums.require("config.toml")
         try:
-            return RunConfig.parse(values)
+            return RunConfig.parse(_current_names(values))
         except ConfigError as error:
             raise RunError(f"the config of run {str(self.path)!r} is invalid: {error}") from None
 
@@ -319,3 +321,11 @@ def load_distinct(model: nn.Module, weights: Mapping[str, Tensor], origin: str) 
     if missing or outcome.unexpected_keys:
         odd = (missing + outcome.unexpected_keys)[0]
         raise RunError(f"the weights in {origin!r} do not match its config: {odd!r} is missing or unexpected")
+
+
+def _current_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a stored run under the names of this version."""
+    data = values.get("data")
+    if not isinstance(data, dict):
+        return values
+    return {**values, "data": {RENAMED.get(name, name): value for name, value in data.items()}}
