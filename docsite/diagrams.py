@@ -445,6 +445,20 @@ def classifier() -> Graph:
     return graph
 
 
+def pair_classifier() -> Graph:
+    graph = Graph()
+    first = graph.row(0, "tokens", indexed("a", 2), given=True)
+    second = graph.row(0, "", indexed("b", 3), 2.6, given=True)
+    encoded = [*graph.row(1, "encoder", indexed("m", 2)), *graph.row(1, "", ["m_3", "m_4", "m_5"], 2.6)]
+    graph.join([*first, *second], encoded)
+    pooled, context = graph.node("r", 0.5, 2), graph.node("c", 2.6, 3)
+    graph.rows |= {2: "mean", 3: "attention", 4: "prediction"}
+    graph.join(encoded, [pooled, context])
+    graph.join([pooled], [context])
+    graph.join([context], [graph.node("labels", 2.6, 4, target=True)])
+    return graph
+
+
 def vit() -> Graph:
     graph = Graph()
     patches = graph.row(0, "patches", ["c", *indexed("p", 4)], given=True)
@@ -578,6 +592,7 @@ FAMILIES: dict[str, Callable[[], Graph | str]] = {
     "bert": bert,
     "t5": t5,
     "classifier": classifier,
+    "pair_classifier": pair_classifier,
     "tagger": tagger,
     "reader": reader,
 }

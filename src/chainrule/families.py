@@ -66,6 +66,7 @@ FAMILIES: Registry[Model] = Registry(
         "bert": "models.bert:BERT",
         "t5": "models.t5:T5",
         "classifier": "models.classifier:Classifier",
+        "pair_classifier": "models.pair_classifier:PairClassifier",
         "tagger": "models.tagger:Tagger",
         "reader": "models.reader:SpanReader",
         "vit": "models.vit:ViT",

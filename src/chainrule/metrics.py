@@ -47,6 +47,8 @@ METRICS: dict[str, Metric] = {
     "unknown": Metric("unknown tokens"),
     # Labels and tags
     "macro_f1": Metric("macro-F1", ".4f", "higher"),
+    "micro_f1": Metric("micro-F1", ".4f", "higher"),
+    "label_accuracy": Metric("accuracy by label", ".4f", "higher"),
     "entity_precision": Metric("entity precision", ".4f", "higher"),
     "entity_recall": Metric("entity recall", ".4f", "higher"),
     "entity_f1": Metric("entity F1", ".4f", "higher"),
@@ -55,6 +57,7 @@ METRICS: dict[str, Metric] = {
     "whole": Metric("sentence accuracy", ".4f", "higher"),
     "examples": Metric("labels"),
     "texts": Metric("texts"),
+    "pairs": Metric("pairs of texts"),
     # Answers
     "exact_match": Metric("exact match", ".4f", "higher"),
     "f1": Metric("F1", ".4f", "higher"),

@@ -73,6 +73,7 @@ TINY = {
     "vit": "width=8 layers=1 heads=2",
     "image_classifier": "hidden=8",
     "classifier": "embedding=8 heads=1 attention_width=4 hidden=8",
+    "pair_classifier": "hidden=8",
     "tagger": "width=8 word_width=8",
     "reader": "width=8",
 }
@@ -256,6 +257,11 @@ def files() -> dict[str, bytes]:
             made[f"{name}.{suffix}"] = "".join(lines).encode()
     labels = "".join(f"{'dull' if index % 2 else 'a gripping'} film {index % 7}\t{index % 2}\n" for index in range(24))
     made |= dict.fromkeys(("train.tsv", "dev.tsv", "test.tsv"), labels.encode())
+    pairs = "".join(
+        f"what {index % 3} ?\tthe film {index % 4}\t{'yes' if index % 3 == index % 4 else 'no'}\n"
+        for index in range(24)
+    )
+    made |= dict.fromkeys(("pairs.tsv", "questions.tsv"), pairs.encode())
     sentence = "1\tThe\tthe\tDET\t_\t_\t2\tdet\t_\t_\n2\tdog\tdog\tNOUN\t_\t_\t0\troot\t_\t_\n\n"
     made |= dict.fromkeys((f"en_ewt-ud-{name}.conllu" for name in ("train", "dev", "test")), (sentence * 6).encode())
     context = "the cat sat on the dog"

@@ -21,6 +21,7 @@ from chainrule.errors import DataError, MissingExtra
 from chainrule.evaluation.scores import MetricValues
 
 Counts = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 class LabelScore(MetricValues):
@@ -39,6 +40,39 @@ class LabelScore(MetricValues):
     entities: int | None = Field(None, description="number of entities in the data")
     f1: dict[str, float] = Field(description="of each label")
     confusion: tuple[tuple[int, ...], ...] = Field(description="counts; rows are correct, columns predicted labels")
+
+
+class LabelSetScore(MetricValues):
+    """Metrics of predicted sets of labels, and how they were measured."""
+
+    accuracy: float = Field(description="fraction of examples whose labels are all correct")
+    label_accuracy: float = Field(description="fraction of correct decisions over all examples and labels")
+    micro_f1: float = Field(description="F1 over all examples and labels")
+    macro_f1: float = Field(description="mean F1 of the labels")
+    majority: float = Field(description="accuracy of always predicting the most frequent set of labels")
+    nats_per_label: float = Field(description="binary cross-entropy: mean of −log P over all examples and labels")
+    pairs: int
+    f1: dict[str, float] = Field(description="of each label")
+
+
+def label_set_score(right: Flags, probabilities: npt.NDArray[np.float64], labels: Sequence[str]) -> LabelSetScore:
+    """Compare predicted sets of labels with the correct ones; both are (examples, labels)."""
+    if not len(right):
+        raise DataError("no labels to score; give at least one")
+    found = probabilities > 0.5
+    hits, counts = (found & right).sum(0), found.sum(0) + right.sum(0)
+    f1 = 2 * hits / np.maximum(1, counts)
+    likelihood = np.where(right, probabilities, 1 - probabilities)
+    return LabelSetScore(
+        accuracy=float((found == right).all(1).mean()),
+        label_accuracy=float((found == right).mean()),
+        micro_f1=float(2 * hits.sum() / max(1, counts.sum())),
+        macro_f1=float(f1[counts > 0].mean()) if counts.any() else 0.0,
+        majority=float(np.unique(right, axis=0, return_counts=True)[1].max() / len(right)),
+        nats_per_label=float(-np.log(np.maximum(likelihood, 1e-300)).mean()),
+        pairs=len(right),
+        f1={label: float(value) for label, value in zip(labels, f1, strict=True)},
+    )
 
 
 def confusion(correct: Sequence[int], predicted: Sequence[int], labels: int) -> Counts:

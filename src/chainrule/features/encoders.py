@@ -50,6 +50,9 @@ class EncoderConfig(TranslationConfig):
     encoder_run: str | None = Field(None, description="run: the folder of a trained embedder, such as elmo")
     embedder: dict[str, Any] | None = Field(None, description="run: the settings of that model; set by training")
     fine_tune: bool = Field(False, description="pretrained and run: train the encoder, too")
+    fine_tune_layers: int | None = Field(
+        None, ge=1, description="pretrained, with fine_tune: train the last blocks only, this many; none: all weights"
+    )
     word_dropout: float = Field(0.1, ge=0, lt=1, description="fraction of tokens dropped in a training step")
     dropout: float = Field(0.3, ge=0, lt=1, description="on the vectors of the text and between the layers after it")
 
@@ -169,6 +172,8 @@ class PretrainedTextEncoder(TextEncoder):
             fine_tune=config.fine_tune,
             fingerprint=config.features_fingerprint,
         )
+        if config.fine_tune and config.fine_tune_layers is not None:
+            self.model.train_last(config.fine_tune_layers)
 
     @property
     def width(self) -> int:

@@ -42,6 +42,7 @@ class Pretrained(nn.Module):
         self.first = first
         self.fingerprint = fingerprint
         self.fine_tune = fine_tune
+        self.separator: int | None = None  # tokens after the first of these have the second token type of a BERT
         self.stored: StoredFeatures | None = None  # precomputed vectors
         if not fine_tune:
             freeze(encoder)
@@ -83,6 +84,12 @@ class Pretrained(nn.Module):
             )
         return opened
 
+    def train_last(self, blocks: int) -> None:
+        """Fix all weights but those of the last blocks."""
+        self.encoder.requires_grad_(False)
+        for block in self.encoder.last_blocks(blocks):
+            block.requires_grad_(True)
+
     @property
     def width(self) -> int:
         return self.encoder.shape.width
@@ -98,7 +105,8 @@ class Pretrained(nn.Module):
         """Compute the vectors of sources, or load them from the cache; `forward` uses them from then on."""
         if self.fine_tune:
             raise RunError("vectors of a fine-tuned model cannot be precomputed; set fine_tune=false")
-        self.stored = store_features(self, self.fingerprint, self.width, sources, cache=cache, progress=progress)
+        kind = "" if self.separator is None else f" with token types after {self.separator}"
+        self.stored = store_features(self, self.fingerprint + kind, self.width, sources, cache=cache, progress=progress)
         return self.stored
 
     def forward(self, source: Sequences) -> Tensor:
@@ -109,8 +117,16 @@ class Pretrained(nn.Module):
         with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
             ids = source.ids.masked_fill(~source.mask | (source.ids >= self.pieces), self.first)
             first = ids.new_full((len(ids), 1), self.first)
-            vectors: Tensor = self.encoder(torch.cat([first, ids], dim=1), source.lengths + 1)
+            inputs = torch.cat([first, ids], dim=1)
+            vectors: Tensor = self.encoder(inputs, source.lengths + 1, *self._token_types(inputs))
             return vectors[:, 1:]
+
+    def _token_types(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """The token types (B, S) of a pair of texts, if there is a separator and the model has them."""
+        if self.separator is None or not isinstance(self.encoder, BertEncoder):
+            return ()
+        edges = (inputs == self.separator).long()
+        return ((edges.cumsum(1) - edges > 0).long(),)
 
 
 def freeze(module: nn.Module) -> None:

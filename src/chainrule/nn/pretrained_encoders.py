@@ -56,6 +56,8 @@ class EncoderShape:
 class PretrainedEncoder(nn.Module, ABC):
     """From token ids to a hidden vector per token."""
 
+    blocks: nn.ModuleList
+
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
         self.shape = shape
@@ -66,6 +68,10 @@ class PretrainedEncoder(nn.Module, ABC):
     @abstractmethod
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """(B, S) to (B, S, D); padding has no effect on the vectors of real tokens."""
+
+    def last_blocks(self, count: int) -> nn.ModuleList:
+        """The last blocks; all of them if there are fewer."""
+        return self.blocks[-count:]
 
     def _embedded(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.words) + self.positions[: ids.shape[1]]
@@ -78,13 +84,14 @@ class BertEncoder(PretrainedEncoder):
         self.blocks = nn.ModuleList(BertEncoderBlock(shape) for _ in range(shape.layers))
         self.dropout = Dropout(shape.dropout)
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        *_, last = self.layers(ids, lengths)
+    def forward(self, ids: Tensor, lengths: Tensor, types: Tensor | None = None) -> Tensor:
+        *_, last = self.layers(ids, lengths, types)
         return last
 
-    def layers(self, ids: Tensor, lengths: Tensor) -> Iterator[Tensor]:
-        """x⁰ to xᴸ, (B, S, D) each."""
-        embedded = self.dropout(self.norm(self._embedded(ids) + self.token_types[0]))
+    def layers(self, ids: Tensor, lengths: Tensor, types: Tensor | None = None) -> Iterator[Tensor]:
+        """x⁰ to xᴸ, (B, S, D) each; `types` (B, S) are the token types of a pair of texts, by default the first."""
+        kinds = self.token_types[0] if types is None else self.token_types[types.clamp(max=len(self.token_types) - 1)]
+        embedded = self.dropout(self.norm(self._embedded(ids) + kinds))
         yield embedded
         bias = padding_bias(lengths, ids.shape[1], embedded.dtype)
         x, attend = embedded.flatten(0, 1), BidirectionalAttention(bias, self.dropout.current_rate)

@@ -39,6 +39,7 @@ TASKS: Registry[Task] = Registry(
         "images": "tasks.images:ImagesTask",
         "image_labels": "tasks.image_labels:ImageLabelsTask",
         "labels": "tasks.labels:LabelsTask",
+        "pair_labels": "tasks.pair_labels:PairLabelsTask",
         "tags": "tasks.tags:TagsTask",
         "answers": "tasks.answers:AnswersTask",
         "embeddings": "tasks.embeddings:EmbeddingsTask",

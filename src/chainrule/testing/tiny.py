@@ -30,6 +30,7 @@ _HYBRID = {"layers": 1, "width": 6}
 _PIXELS = {"layers": 3, "width": 6, "first_kernel": 3}
 _VIT = {"patch": 2, "layers": 2, "width": 8, "heads": 2}
 _CLASSIFIER = {"embedding": 5, "heads": 2, "attention_width": 3, "hidden": 4}
+_PAIRS = {"embedding": 5, "hidden": 4, "labels": tuple("abcdefgh")}
 _TAGGER = {"width": 6, "word_width": 3, "char_width": 4, "char_filters": 5, "char_kernel": 3, "tag_width": 3}
 
 TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -99,6 +100,10 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "embedding": 8,
             "encoder_context": 16,
         },
+    },
+    "pair_classifier": {
+        "words": {**_PAIRS, "separator": 2},
+        "no matches": {**_PAIRS, "match": False, "encoder": "attentive_conv", "embedding": 8, "encoder_context": 16},
     },
     "tagger": {
         "first order": {**_TAGGER, "words": 3},
