@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from chainrule.compose.neural_cache import NeuralCache, fit_neural_cache, suppor
 from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus
+from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import ConfigError, nearest
 from chainrule.evaluation.likelihood import score
 from chainrule.interface.base import AutoregressiveModel
@@ -67,51 +69,88 @@ def mix(
     folder.require_free()
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = [load(path, SequenceRun, device=device) for path in runs]  # type: ignore[type-abstract]  # not instantiated
-    _require_one_vocabulary(opened)
-    held_out = _held_out(opened, valid, reporter)
-    parts = [run.autoregressive for run in opened]
+    parts = MixtureParts.open(runs, device=device, valid=valid, reporter=reporter)
+    models = [run.autoregressive for run in parts.runs]
     if neural_cache is not None:
-        parts = [_with_neural_cache(run, neural_cache, held_out, reporter) for run in opened]
-    model = KINDS[kind].of(parts, gate=gate, weights=weights)
-    config = RunConfig(
-        family=kind,
-        tokenizer=opened[0].config.tokenizer,
-        seed=seed,
-        threads=threads,
-        device=device,
-        data=held_out.config,
-        model=model.config.model_dump(mode="json", exclude_none=True),
-    )
+        models = [add_neural_cache(run, neural_cache, parts.held_out.valid, reporter) for run in parts.runs]
+    model = KINDS[kind].of(models, gate=gate, weights=weights)
     if is_right_to_left(model):
-        held_out = held_out.reversed()
-    found = None if isinstance(model.gate, FixedGate) else _fit(model, held_out.valid, seed, reporter)
-    with folder.kept_if_trained():
-        opened[0].create(folder, config)
-        folder.write_weights(model)
-    if found is not None:
-        names = [str(run.path) for run in opened]
-        folder.append("metrics.jsonl", {"step": found.passes, "gate": gate, "runs": names, **found._asdict()})
-    run = require(run_of(folder, config, model), SequenceRun)  # type: ignore[type-abstract]
+        parts = replace(parts, held_out=parts.held_out.reversed())
+    found = None if isinstance(model.gate, FixedGate) else _fit(model, parts.held_out.valid, seed, reporter)
+    run = parts.store(model, folder, found, seed=seed, device=device, threads=threads)
     if scored:
-        splits = text_splits(config.data, held_out.valid, held_out.test)
+        valid_corpus, test_corpus, config = parts.held_out
+        splits = text_splits(config, valid_corpus, test_corpus)
         run.score_splits(
             splits, lambda split, progress: score(model, splits[split].corpus, progress=progress), reporter
         )
-    folder.write_card(_card(run, opened, found))
-    run.describe()
+        parts.write_card(run, found)
     return run
 
 
-def _with_neural_cache(run: SequenceRun, size: int, held_out: MixingData, reporter: Reporter) -> AutoregressiveModel:
-    """The run's model with a neural cache fitted to the held-out text, or as it is if it does not support one."""
+@dataclass(frozen=True)
+class MixtureParts:
+    """The runs that are combined, and the held-out data for the gate."""
+
+    runs: list[SequenceRun]
+    held_out: MixingData
+
+    @classmethod
+    def open(cls, paths: Sequence[str | Path], *, device: str, valid: str | None, reporter: Reporter) -> MixtureParts:
+        """Load the runs, which must share a vocabulary and, unless `valid` is given, their validation data."""
+        runs = [load(path, SequenceRun, device=device) for path in paths]  # type: ignore[type-abstract]  # not instantiated
+        _require_one_vocabulary(runs)
+        return cls(runs, _held_out(runs, valid, reporter))
+
+    def store(
+        self,
+        model: Blend,
+        folder: RunFolder,
+        found: GateFit | None,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
+        threads: int | None = None,
+    ) -> SequenceRun:
+        """Write a combination of the parts to a run folder of its own."""
+        config = RunConfig(
+            family=next(name for name, kind in KINDS.items() if type(model) is kind),
+            tokenizer=self.runs[0].config.tokenizer,
+            seed=seed,
+            threads=threads,
+            device=device,
+            data=self.held_out.config,
+            model=model.config.model_dump(mode="json", exclude_none=True),
+        )
+        with folder.kept_if_trained():
+            self.runs[0].create(folder, config)
+            folder.write_weights(model)
+        if found is not None:
+            names = [str(run.path) for run in self.runs]
+            folder.append(
+                "metrics.jsonl",
+                {"step": found.passes, "gate": model.config.gate, "runs": names, **found._asdict()},
+            )
+        run = require(run_of(folder, config, model), SequenceRun)  # type: ignore[type-abstract]
+        self.write_card(run, found)
+        return run
+
+    def write_card(self, run: SequenceRun, found: GateFit | None) -> None:
+        run.folder.write_card(_card(run, self.runs, found))
+        run.describe()
+
+
+def add_neural_cache(
+    run: SequenceRun, size: int, valid: Corpus, reporter: Reporter, deadline: Deadline = NO_DEADLINE
+) -> AutoregressiveModel:
+    """The run's model with a neural cache fitted to held-out text, or as it is if it does not support one."""
     part = run.autoregressive
     if not supports_neural_cache(part):
         return part
     model = NeuralCache.of(part, size=size)
     reporter.begin(f"fitting the neural cache of {run.path.name}")
     try:
-        found = fit_neural_cache(model, held_out.valid, progress=lambda share: reporter.update(share, {}))
+        found = fit_neural_cache(model, valid, progress=lambda share: reporter.update(share, {}), deadline=deadline)
     finally:
         reporter.end()
     reporter.note(f"{run.path.name}: {found.before:.4f} nats/token, {found.after:.4f} with a neural cache")

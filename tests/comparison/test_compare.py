@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chainrule.comparison.compare import compare, useful_parts
+from chainrule.comparison.compare import compare
 from chainrule.comparison.folder import ComparisonFolder
+from chainrule.comparison.mixture import useful_parts
 from chainrule.comparison.plan import make_jobs, split_config
 from chainrule.comparison.progress import ComparisonListener
 from chainrule.comparison.runner import failure_reason
@@ -87,7 +88,7 @@ def test_results_json_has_all_documented_keys(finished):
     assert set(saved["rows"][0]) >= KEYS
     assert {"rows", "best", "recommendation", "protocol"} <= set(saved)
     assert saved["best"] == saved["rows"][0]["name"] == min(results.rows, key=lambda row: row.bits_per_byte).name
-    assert {row.name for row in results.rows} == {"ngram", "finite_memory", "mixture"}
+    assert {row.name for row in results.rows} == {"ngram", "finite_memory", "mixture", "mixture+cache"}
     for row in results.rows:
         low, high = row.interval
         assert low < row.bits_per_byte < high
@@ -105,6 +106,18 @@ def test_the_mixture_is_no_worse_than_its_parts_on_text_that_its_gate_was_not_fi
     results, _ = finished
     bits = {row.name: row.bits_per_byte for row in results.rows}
     assert bits["mixture"] <= min(bits["ngram"], bits["finite_memory"]) + 0.01
+
+
+def test_the_static_and_the_adaptive_mixture_are_two_rows_that_name_their_evaluation(finished):
+    results, out = finished
+    saved = json.loads((out / "results.json").read_text())
+    evaluation = {row["name"]: row["evaluation"] for row in saved["rows"]}
+    assert evaluation.pop("mixture+cache") == "adaptive"
+    assert set(evaluation.values()) == {"static"}
+    assert saved["protocol"]["evaluation"]["mixture+cache"].startswith("adaptive")
+    assert saved["protocol"]["evaluation"]["all other models"].startswith("static")
+    assert load(out / "runs" / "mixture+cache").generate("the ", length=5)[0].tokens == 5
+    assert results.notes == []  # a budget in tokens has no deadline
 
 
 def test_every_row_is_a_run_with_the_score_of_the_table(finished, text):

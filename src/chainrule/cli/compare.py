@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,9 @@ from chainrule.errors import ConfigError
 from chainrule.options import require_data
 
 if TYPE_CHECKING:
-    from chainrule.comparison.results import ComparisonResults
+    from chainrule.comparison.results import ComparisonResults, ComparisonRow
+
+STARTED = time.monotonic()  # the budget includes the imports of the command
 
 
 def compare(
@@ -39,7 +42,7 @@ def compare(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Time budget of the whole comparison, divided evenly among the families. Default: 10.",
+            help="Time of the whole comparison: training, in equal parts, scoring, mixtures and report. Default: 10.",
             show_default=False,
         ),
     ] = None,
@@ -87,7 +90,9 @@ def compare(
     """Train several families with the same budget, score them on the same held-out data, and recommend one.
 
     Each family is trained in its own process, at a size chosen for the budget. A mixture of the best families is
-    fitted as well, on data that is not used for the metrics. The command prints a table of bits per byte with 95 %
+    fitted as well, on data that is not used for the metrics: once as a static model and once with a neural cache,
+    which adapts to the text that it reads. If time is short, less of the held-out data is scored, the same for every
+    model, and the table says so. The command prints a table of bits per byte with 95 %
     confidence intervals, size, speed and memory. In the output folder, report.html adds learning curves, quality
     against decoding speed, where the models differ, and samples; results.json has the same values, and runs/ the
     trained models. Ctrl-C stops the comparison; --resume continues it. For example
@@ -114,6 +119,7 @@ def compare(
         "overrides": set_ or [],
         "command": _command(),
         "resume": resume,
+        "started": STARTED,
     }
     try:
         with comparison_progress(errors) as listener:
@@ -143,6 +149,11 @@ def _command() -> str:
     return shlex.join(["chainrule", *(argument for argument in sys.argv[1:] if argument != "--resume")])
 
 
+def _marked(row: ComparisonRow) -> str:
+    """The name of a row, with a mark if the model adapts to the text that it reads."""
+    return f"{row.name} *" if row.evaluation == "adaptive" else row.name
+
+
 def show(results: ComparisonResults, out: Path) -> None:
     """Print the table, failures, the recommendation and the path of the report."""
     from rich.table import Table
@@ -165,7 +176,7 @@ def show(results: ComparisonResults, out: Path) -> None:
     for row in results.rows:
         low, high = row.interval
         table.add_row(
-            f"[bold]{row.name}[/bold]" if row.name == results.best else row.name,
+            f"[bold]{_marked(row)}[/bold]" if row.name == results.best else _marked(row),
             f"{row.parameters / 1e6:.2f}M",
             f"{row.bits_per_byte:.4f}",
             f"{low:.3f}–{high:.3f}",
@@ -176,6 +187,10 @@ def show(results: ComparisonResults, out: Path) -> None:
         )
     output.print(f"{results.data}: {results.budget}\n", highlight=False)
     output.print(table)
+    if any(row.evaluation == "adaptive" for row in results.rows):
+        output.print("\n* adapts to the text that it reads, by a neural cache; all other rows are static models")
+    for note in results.notes:
+        output.print(f"note: {note}", markup=False, highlight=False)
     for failure in results.failures:
         output.print(f"[red]{failure.name}[/red] failed: {failure.reason}", markup=True, highlight=False)
     output.print(f"\n{results.recommendation}", highlight=False)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from chainrule.comparison.results import Analysis, ComparisonRow, Excerpt, TokenBucket
 from chainrule.errors import DataError
+from chainrule.reports.formatting import listed
 from chainrule.tokenizers.base import Tokenizer
 
 Nats: TypeAlias = npt.NDArray[np.floating[Any]]  # (N,)
@@ -261,29 +262,43 @@ def recommend(rows: Sequence[ComparisonRow], nats: Surprisals, text_bytes: int, 
     leader = families[0]
     ties = [row for row in families[1:] if tied(leader, row)]
     pick = max([leader, *ties], key=lambda row: row.decode_tokens_per_second)
-    best = rows[0]
-    if best.kind == "mixture":
-        saved = 1 - best.bits_per_byte / leader.bits_per_byte
-        if saved >= MIN_SAVING and not tied(best, leader):
-            speedup = pick.decode_tokens_per_second / best.decode_tokens_per_second
-            cost = pick.bits_per_byte / best.bits_per_byte - 1
-            return (
-                f"Pick the mixture of {_listed(list(best.parts))}: {best.bits_per_byte:.3f} bits/{unit}, "
-                f"{saved:.1%} fewer than {leader.name}, the best single family. "
-                f"If speed matters, pick {pick.name}: it decodes {speedup:.2g} times as fast at {cost:.1%} more bits."
+    mixtures = [row for row in rows if row.kind == "mixture"]
+    static = next((row for row in mixtures if row.evaluation == "static"), None)
+    adaptive = next((row for row in mixtures if row.evaluation == "adaptive"), None)
+
+    def worth(row: ComparisonRow | None) -> bool:
+        """Whether a mixture saves enough over the best single family."""
+        return row is not None and 1 - row.bits_per_byte / leader.bits_per_byte >= MIN_SAVING and not tied(row, leader)
+
+    if static is not None and worth(static):
+        saved = 1 - static.bits_per_byte / leader.bits_per_byte
+        speedup = pick.decode_tokens_per_second / static.decode_tokens_per_second
+        cost = pick.bits_per_byte / static.bits_per_byte - 1
+        sentence = (
+            f"Pick the mixture of {listed(list(static.parts))}: {static.bits_per_byte:.3f} bits/{unit} as a static "
+            f"model, {saved:.1%} fewer than {leader.name}, the best single family. "
+        )
+        if adaptive is not None and adaptive.bits_per_byte < static.bits_per_byte and not tied(adaptive, static):
+            sentence += (
+                f"With a neural cache ({adaptive.name}) it adapts to the text that it reads: "
+                f"{adaptive.bits_per_byte:.3f} bits/{unit}, not comparable with static models. "
             )
+        return sentence + (
+            f"If speed matters, pick {pick.name}: it decodes {speedup:.2g} times as fast at {cost:.1%} more bits."
+        )
     others = [row for row in families if row not in (pick, *ties, leader)]
     sentence = f"Pick {pick.name}: {pick.bits_per_byte:.3f} bits/{unit}"
     if ties:
         rivals = [row.name for row in [leader, *ties] if row is not pick]
-        sentence += f", not significantly different from {_listed(rivals)} and the fastest of them to decode"
+        sentence += f", not significantly different from {listed(rivals)} and the fastest of them to decode"
     if others:
         fewer = 1 - pick.bits_per_byte / others[0].bits_per_byte
         sentence += f", {fewer:.1%} fewer than {others[0].name}, the next best"
-    if best.kind == "mixture":
+    if adaptive is not None and worth(adaptive):
+        sentence += (
+            f"; only {adaptive.name}, which adapts to the text that it reads by a neural cache, is better, at "
+            f"{adaptive.bits_per_byte:.3f} bits/{unit}"
+        )
+    elif mixtures:
         sentence += "; a mixture with other families saves too little to be worth it"
     return sentence + "."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,8 +1,7 @@
-"""From data and a budget to a recommendation: plan, train, mix, measure, report."""
+"""From data and a budget to a recommendation: plan, train, mix, measure, report, all within the time of the budget."""
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -13,38 +12,34 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from chainrule.comparison.analysis import analyse, by_position, count_words, interval, recommend
-from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, JobResult
-from chainrule.comparison.plan import ComparisonPlan, chosen_families, chosen_settings, make_plan, split_config
+from chainrule.comparison.analysis import analyse, by_position, count_words, recommend
+from chainrule.comparison.folder import TEST, ComparisonFolder
+from chainrule.comparison.measuring import common_prefix, fit_notes, measure_rows, scoring_protocol
+from chainrule.comparison.mixture import MIXTURE, fit_mixtures
+from chainrule.comparison.plan import ComparisonPlan, Job, chosen_families, chosen_settings, make_plan, split_config
 from chainrule.comparison.progress import ComparisonListener, shows_progress
 from chainrule.comparison.report import render, render_curve
-from chainrule.comparison.results import (
-    Analysis,
-    BudgetCurve,
-    ComparisonResults,
-    ComparisonRow,
-    FailedFamily,
-    LearningPoint,
-)
-from chainrule.comparison.runner import JobRunner
-from chainrule.decoding import Sampling, stream_tokens
+from chainrule.comparison.results import Analysis, BudgetCurve, ComparisonResults, FailedFamily
+from chainrule.comparison.runner import NO_TIME, JobRunner, JobServer
+from chainrule.comparison.schedule import Schedule, Trial, feasible, make_schedule
+from chainrule.compose.neural_cache import supports_neural_cache
+from chainrule.data.corpus import Corpus
+from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import ConfigError, TrainingError
-from chainrule.evaluation.likelihood import Surprisals, summarise, surprisals
+from chainrule.evaluation.likelihood import Surprisals
+from chainrule.families import build
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel
-from chainrule.mixing import mix
+from chainrule.reports.formatting import listed
 from chainrule.reports.page import provenance
 from chainrule.tasks import load, task_of_data
-from chainrule.tasks.base import parameters
-from chainrule.tasks.sequences import ComparisonData, SequenceRun, SpeedPrompt
+from chainrule.tasks.sequences import ComparisonData, SequenceRun
 from chainrule.training.progress import Reporter
 
 DEFAULT_MINUTES = 10.0
 BUDGET_FRACTIONS = (0.125, 0.25, 0.5, 1.0)  # of the largest budget of a budget curve
-MIXTURE = "mixture"
-MIN_WEIGHT = 0.02  # of a part in a fixed-weight mixture; parts with less are left out
-WARM_UP_TOKENS = 8  # generated before the timing starts
-TIMED_SECONDS = 2.0  # of decoding, at most
+MIN_RESUMED_SECONDS, MIN_RESUMED_FRACTION = 30.0, 0.1  # of its budget: the least that a resumed comparison gets
+MIN_MIXING = 0.25  # of the time planned for the mixtures; with less, they are left out
 
 
 @shows_progress
@@ -66,17 +61,19 @@ def compare(
     resume: bool = False,
     progress: bool = True,
     listener: ComparisonListener | None = None,
+    started: float | None = None,
 ) -> ComparisonResults:
     """Train every family on the same data with the same budget, score all on the same held-out data, recommend one.
 
-    `minutes` is the budget of the whole comparison; `tokens`, instead, is the number of training tokens per family.
-    Metrics are computed on `test`, or else on the test split of the data set, or else on `valid`, or else on the last
-    `held_out` fraction of the data. Early stopping and the gates of mixtures use other data: `valid` if there is test
-    data as well, or the validation split of the data set, else the start of the training data. With
-    "data.valid_from=spread" all that is taken from the training data is spread evenly over it. `overrides` are `--set`
-    values: ["gpt.model.width=192", "data.unit=documents"].
-    Progress is shown on standard error unless `progress` is false; a `listener` receives it instead.
+    `minutes` is the time of the whole comparison, from `started` (a value of time.monotonic()) or the call; `tokens`,
+    instead, is the number of training tokens per family. Metrics are computed on `test`, or else on the test split of
+    the data set, or else on `valid`, or else on the last `held_out` fraction of the data. Early stopping and the gates
+    of mixtures use other data: `valid` if there is test data as well, or the validation split of the data set, else the
+    start of the training data. With "data.valid_from=spread" all that is taken from the training data is spread evenly
+    over it. `overrides` are `--set` values: ["gpt.model.width=192", "data.unit=documents"]. Progress is shown on
+    standard error unless `progress` is false; a `listener` receives it instead.
     """
+    started = time.monotonic() if started is None else started
     listener = listener or ComparisonListener()
     folder = ComparisonFolder(Path(out))
     if minutes is not None and minutes <= 0:
@@ -87,236 +84,236 @@ def compare(
     names = chosen_families(families, kind)
     chosen = chosen_settings(overrides, names)
     config = split_config(data, valid, test, held_out, chosen.get("data", {}), kind.own_test)
-    task = kind(config, tokenizer, lambda stage, done, total: listener.stage(stage, done / max(1, total)))
-    for warning in task.warnings:
-        listener.note(warning)
-    plan = make_plan(
-        names,
-        task=task,
-        minutes=None if tokens is not None else minutes or DEFAULT_MINUTES,
-        tokens=tokens,
-        threads=threads,
-        chosen=chosen,
-        overrides=list(overrides),
-        command=command,
-        data=task.data_config(config),
-        tokenizer=tokenizer,
-        seed=seed,
-    )
-    plan = folder.begin(plan, resume=resume)
-    listener.planned(plan)
-    failures = JobRunner(folder, plan, listener.job).run()
-    for failure in failures:
-        listener.failed(failure)
-    finished = [name for name in names if folder.job_result(name) is not None]
-    if not finished:
-        raise TrainingError(f"no family could be trained; {failures[0].name}: {failures[0].reason}")
-    torch.set_num_threads(plan.threads * plan.workers)  # all jobs are done
-    results = measure(folder, plan, finished, failures, task, listener)
+    with JobServer(folder.path, threads) as server:  # it gets ready while the data is read
+        task = kind(config, tokenizer, lambda stage, done, total: listener.stage(stage, done / max(1, total)))
+        for warning in task.warnings:
+            listener.note(warning)
+        plan = make_plan(
+            names,
+            task=task,
+            minutes=None if tokens is not None else minutes or DEFAULT_MINUTES,
+            tokens=tokens,
+            threads=threads,
+            chosen=chosen,
+            listed=families is not None,
+            overrides=list(overrides),
+            command=command,
+            data=task.data_config(config),
+            tokenizer=tokenizer,
+            seed=seed,
+        )
+        plan = folder.begin(plan, resume=resume)
+        comparison = Comparison(folder, plan, task, listener, started)
+        comparison.train(server)
+    results = comparison.measure()
     write_whole(folder.results_file, results.model_dump_json(indent=2))
     write_whole(folder.report_file, render(results))
+    comparison.keep_time()
     return results
 
 
-def measure(
-    folder: ComparisonFolder,
-    plan: ComparisonPlan,
-    finished: Sequence[str],
-    failures: Sequence[FailedFamily],
-    task: ComparisonData,
-    listener: ComparisonListener,
-) -> ComparisonResults:
-    """Fit the mixture, then measure and analyse all models."""
-    runs = {name: open_run(folder, name) for name in finished}
-    if len(finished) > 1:
-        runs[MIXTURE] = fit_mixture(folder, finished, task, listener)
-    scored = {name: folder.surprisals(name, TEST) for name in runs}
-    rows = []
-    for done, (name, run) in enumerate(runs.items()):
-        listener.stage("measuring", done / len(runs))
-        rows.append(_row(folder, name, run, scored[name], task, plan))
-    rows.sort(key=lambda row: row.bits_per_byte)
-    listener.stage("analysing", 0.0)
-    nats = {row.name: scored[row.name].nats for row in rows}
-    return ComparisonResults(
-        data=plan.data.train,
-        tokenizer=plan.tokenizer,
-        command=plan.command,
-        **provenance(),
-        budget=plan.budget,
-        threads=plan.threads,
-        unit=task.unit,
-        tokens_per_image=task.tokens_per_image,
-        train_tokens=len(task.train),
-        held_out_bytes=task.test.bytes,
-        rows=rows,
-        failures=list(failures),
-        best=rows[0].name,
-        recommendation=recommend(rows, nats, task.test.bytes, unit=task.unit),
-        protocol=_protocol(plan, task, scored),
-        analysis=_analysis(task, nats, [row.name for row in rows if row.kind == "family"][:3]),
-    )
+class Comparison:
+    """A comparison at work: what has been finished is in its folder, and all of it ends at one deadline."""
+
+    def __init__(
+        self,
+        folder: ComparisonFolder,
+        plan: ComparisonPlan,
+        task: ComparisonData,
+        listener: ComparisonListener,
+        started: float,
+    ) -> None:
+        self.folder, self.plan, self.task, self.listener = folder, plan, task, listener
+        self.started, self.used = started, folder.seconds_used()
+        self.kept = started
+        self.deadline = NO_DEADLINE
+        if plan.minutes is not None:
+            self.deadline = Deadline(started + time_left(60 * plan.minutes, self.used))
+        self.failures: list[FailedFamily] = []
+        self.notes: list[str] = []
+        self.word_counts = None if task.tokenizer is None else count_words(task.train.tokens, task.tokenizer)
+
+    def keep_time(self) -> None:
+        """Store the time used so far, from which a resumed comparison goes on."""
+        self.kept = time.monotonic()
+        write_whole(self.folder.seconds_file, f"{self.used + self.kept - self.started:.1f}\n")
+
+    def train(self, server: JobServer) -> None:
+        """Train and score all families; a family that fails or for which no time is left is noted."""
+        runner = JobRunner(self.folder, self.plan, server, self._job_progress, self.deadline)
+        if self.plan.schedule is not None and self.plan.schedule.test_tokens is None:
+            self.listener.stage("trying the models", 0.0)
+            self.plan = runner.plan = self._scheduled(runner.run_trials())
+            self.folder.write_plan(self.plan)
+        self.listener.planned(self.plan)
+        self.keep_time()
+        self.failures = runner.run()
+        self.keep_time()
+        for failure in self.failures:
+            self.listener.failed(failure)
+        if left_out := [*self.plan.left_out, *runner.left_out]:
+            self.notes.append(f"left out: {listed(left_out)}; {NO_TIME}")
+
+    def _job_progress(self, name: str, fraction: float, record: Mapping[str, Any]) -> None:
+        if time.monotonic() - self.kept > 1.0:
+            self.keep_time()
+        self.listener.job(name, fraction, record)
+
+    def _scheduled(self, trials: Mapping[str, Trial]) -> ComparisonPlan:
+        """The plan with the time divided, and without families for which there is none if the user listed none."""
+        task, plan = self.task, self.plan
+        seconds = max(1.0, self.deadline.remaining)
+        cached = {job.family for job in plan.jobs if job.family in trials and self._caches(job)}
+
+        def schedule(neural: Mapping[str, Trial]) -> Schedule:
+            return make_schedule(
+                seconds,
+                neural,
+                families=len(plan.jobs) - len(trials) + len(neural),
+                workers=plan.workers,
+                vocabulary=task.vocabulary,
+                train_tokens=len(task.train),
+                valid_tokens=len(task.valid),
+                test_tokens=len(task.test),
+                cached_parts=len(cached & set(neural)),
+            )
+
+        names = list(trials) if plan.listed else feasible(trials, schedule)
+        left_out = [name for name in trials if name not in names]
+        return plan.model_copy(
+            update={
+                "schedule": schedule({name: trials[name] for name in names}),
+                "jobs": [job for job in plan.jobs if job.family not in left_out],
+                "left_out": left_out,
+            }
+        )
+
+    def _caches(self, job: Job) -> bool:
+        """Whether a family gets a neural cache in the mixture."""
+        if self.task.neural_cache is None:
+            return False
+        with torch.device("meta"):
+            model = build(job.family, {**self.task.model_settings(job.family), **job.model})
+        return isinstance(model, AutoregressiveModel) and supports_neural_cache(model)
+
+    def measure(self) -> ComparisonResults:
+        """Fit the mixtures, then measure and analyse all models."""
+        plan, task = self.plan, self.task
+        torch.set_num_threads(plan.threads * plan.workers)  # all jobs are done
+        finished = [job.family for job in plan.jobs if self.folder.job_result(job.family) is not None]
+        if not finished:
+            reason = f"{self.failures[0].name}: {self.failures[0].reason}" if self.failures else NO_TIME
+            raise TrainingError(f"no family could be trained; {reason}")
+        scored = {name: self.folder.surprisals(name, TEST) for name in finished}
+        count, short = common_prefix(scored)
+        if short:
+            self.notes.append(f"left out: {listed(short)}; too little of the test data was scored in time")
+        runs = {name: self._open(name) for name in finished if name not in short}
+        if len(runs) > 1:
+            runs |= self._mixtures(list(runs), task.test.first(count))
+        scored |= {name: self.folder.surprisals(name, TEST) for name in runs if name not in finished}
+        count = min(len(scored[name].nats) for name in runs)
+        test = task.test.first(count, task.tokenizer)
+        scored = {name: _cut(scored[name], len(test)) for name in runs}
+        self.listener.stage("measuring", 0.0)
+        schedule = plan.schedule
+        until = (
+            self.deadline
+            if schedule is None
+            else self.deadline.earlier(schedule.after - schedule.mixing - schedule.measuring)
+        )
+        rows = measure_rows(self.folder, runs, scored, test, task, plan, until)
+        self.listener.stage("analysing", 0.0)
+        nats = {row.name: scored[row.name].nats for row in rows}
+        if len(test) < len(task.test):
+            self.notes.insert(
+                0,
+                f"all models are scored on the first {len(test):,} of {len(task.test):,} test tokens: there was no "
+                "time for more",
+            )
+        self.notes += fit_notes(runs)
+        return ComparisonResults(
+            data=plan.data.train,
+            tokenizer=plan.tokenizer,
+            command=plan.command,
+            **provenance(),
+            budget=plan.budget,
+            total_seconds=round(self.used + time.monotonic() - self.started, 1),
+            threads=plan.threads,
+            unit=task.unit,
+            tokens_per_image=task.tokens_per_image,
+            train_tokens=len(task.train),
+            held_out_bytes=test.bytes,
+            rows=rows,
+            failures=self.failures,
+            notes=self.notes,
+            best=rows[0].name,
+            recommendation=recommend(rows, nats, test.bytes, unit=task.unit),
+            protocol=scoring_protocol(plan, task, test, scored, [row.name for row in rows]),
+            analysis=self._analysis(nats, test, [row.name for row in rows if row.kind == "family"][:3]),
+        )
+
+    def _open(self, name: str) -> SequenceRun:
+        return load(self.folder.run(name), SequenceRun, device="cpu")  # type: ignore[type-abstract]  # only an isinstance check
+
+    def _mixtures(self, names: Sequence[str], test: Corpus) -> dict[str, SequenceRun]:
+        """The mixtures of these families, unless no time is left for them."""
+        schedule = self.plan.schedule
+        deadline = self.deadline
+        if schedule is not None:
+            deadline = self.deadline.earlier(schedule.after - schedule.mixing)
+            if deadline.remaining < MIN_MIXING * schedule.mixing and self.folder.job_result(MIXTURE) is None:
+                self.notes.append("no mixture was fitted: no time was left; the same command with --resume adds it")
+                return {}
+        found = fit_mixtures(
+            self.folder,
+            names,
+            test=test,
+            gate_tokens=None if schedule is None else schedule.gate_tokens,
+            neural_cache=self.task.neural_cache,
+            seed=self.plan.seed,
+            deadline=deadline,
+            reporter=_Relay(self),
+        )
+        if not found:
+            self.notes.append("the mixture was not scored: time was up; the same command with --resume adds it")
+        return found
+
+    def _analysis(self, nats: Mapping[str, npt.NDArray[np.float32]], test: Corpus, leading: Sequence[str]) -> Analysis:
+        """Where the models differ: by position, and in text also by word frequency and in excerpts."""
+        tokenizer = self.task.tokenizer
+        if tokenizer is None or self.word_counts is None:
+            return Analysis(by_position=by_position(nats, len(test), test.offsets), by_frequency=[], excerpts=[])
+        return analyse(nats, test.tokens, tokenizer, self.word_counts, offsets=test.offsets, leading=leading)
 
 
-def open_run(folder: ComparisonFolder, name: str) -> SequenceRun:
-    """The run of a family, or of the mixture."""
-    return load(folder.run(name), SequenceRun, device="cpu")  # type: ignore[type-abstract]  # only an isinstance check
+def time_left(budget: float, used: float) -> float:
+    """Seconds that a comparison gets: what is left of its budget, or enough to finish if it is resumed."""
+    return budget if used <= 0 else max(budget - used, MIN_RESUMED_SECONDS, MIN_RESUMED_FRACTION * budget)
 
 
-def fit_mixture(
-    folder: ComparisonFolder, names: Sequence[str], task: ComparisonData, listener: ComparisonListener
-) -> SequenceRun:
-    """The best mixture of the families, its gate fitted on the validation data; a finished one is loaded."""
-    if folder.job_result(MIXTURE) is not None:
-        return open_run(folder, MIXTURE)
-    shutil.rmtree(folder.run(MIXTURE), ignore_errors=True)  # left by a comparison that was stopped here
-    parts = useful_parts({name: folder.surprisals(name, VALIDATION).nats for name in names})
-    began = time.monotonic()
-    run = mix(
-        [folder.run(name) for name in parts],
-        out=folder.run(MIXTURE),
-        kind="ensemble",
-        neural_cache=task.neural_cache,
-        device="cpu",
-        scored=False,
-        reporter=_Relay(listener),
-    )
-    seconds = time.monotonic() - began
-    found = surprisals(run.autoregressive, task.test, progress=lambda done: listener.stage("scoring mixture", done))
-    folder.write_surprisals(MIXTURE, TEST, found)
-    jobs = [result for name in parts if (result := folder.job_result(name)) is not None]
-    result = JobResult(
-        seconds=seconds + sum(job.seconds for job in jobs),
-        tokens=sum(job.tokens for job in jobs),
-        parameters=parameters(run.model),
-        memory_bytes=max(job.memory_bytes for job in jobs),
-    )
-    write_whole(folder.job_file(MIXTURE), result.model_dump_json(indent=2))
-    return run
-
-
-def useful_parts(nats: Mapping[str, npt.NDArray[np.float32]]) -> list[str]:
-    """At least two models: those with a weight above MIN_WEIGHT in a fixed-weight mixture of all, fitted by EM."""
-    names = list(nats)
-    probabilities = np.exp(-np.stack([nats[name].astype(np.float64) for name in names], axis=1))  # (N, P)
-    weights = np.full(len(names), 1 / len(names))
-    for _ in range(100):
-        joint = weights * probabilities
-        weights = (joint / joint.sum(1, keepdims=True)).mean(0)
-    largest = np.argsort(-weights, kind="stable")[:2]  # a mixture has at least two parts
-    return [name for index, name in enumerate(names) if weights[index] >= MIN_WEIGHT or index in largest]
+def _cut(found: Surprisals, count: int) -> Surprisals:
+    """The first surprisals."""
+    if count == len(found.nats):
+        return found
+    protocol = found.protocol.model_copy(update={"tokens": count})
+    return Surprisals(found.nats[:count], found.hits[:count], protocol)
 
 
 class _Relay(Reporter):
-    """Forwards the progress of a fit to a listener."""
+    """Forwards the progress of a fit to the listener of a comparison."""
 
-    def __init__(self, listener: ComparisonListener) -> None:
-        self.listener = listener
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
         self.label = ""
 
     def begin(self, label: str) -> None:
         self.label = label
+        self.comparison.keep_time()
+        self.comparison.listener.stage(label, 0.0)
 
     def update(self, progress: float | None, record: Mapping[str, Any]) -> None:
-        self.listener.stage(self.label, progress or 0.0)
-
-
-def _row(
-    folder: ComparisonFolder,
-    name: str,
-    run: SequenceRun,
-    found: Surprisals,
-    task: ComparisonData,
-    plan: ComparisonPlan,
-) -> ComparisonRow:
-    score = summarise(found, task.test)
-    run.keep_score(score, task.test, run.config.data.named(TEST), split=TEST)
-    job = folder.job_result(name)
-    assert job is not None
-    composed = name == MIXTURE
-    return ComparisonRow(
-        name=name,
-        kind="mixture" if composed else "family",
-        summary=type(run.model).summary(),
-        run=str(folder.run(name).relative_to(folder.path)),
-        settings={} if composed else chosen_model_settings(run),
-        parts=part_weights(run) if composed else {},
-        parameters=job.parameters,
-        interval=interval(found.nats, task.test.bytes),
-        train_tokens=job.tokens,
-        train_tokens_per_second=job.tokens / job.seconds,
-        decode_tokens_per_second=decoding_speed(run.autoregressive, task.speed_prompt(), threads=plan.threads),
-        seconds=job.seconds,
-        memory_bytes=job.memory_bytes,
-        curve=learning_curve(run, task.unit),
-        **task.sample(run, plan.seed),
-        **score.model_dump(include={"nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy"}),
-    )
-
-
-def decoding_speed(model: AutoregressiveModel, start: SpeedPrompt, *, threads: int) -> float:
-    """Tokens per second when sampling one sequence after a prompt."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        generated, began = 0, 0.0
-        warm_up = min(WARM_UP_TOKENS, start.length // 2)
-        for _ in stream_tokens(model, [start.prompt], length=start.length, sampling=Sampling(), seeds=[0]):
-            generated += 1
-            now = time.perf_counter()
-            if generated == warm_up:
-                began = now
-            elif generated > warm_up and now - began > TIMED_SECONDS:
-                break
-        return (generated - warm_up) / (time.perf_counter() - began)
-    finally:
-        torch.set_num_threads(before)
-
-
-def part_weights(run: SequenceRun) -> dict[str, float]:
-    """The mean weight of each part of a fitted mixture; they sum to 1."""
-    [fit] = [record for record in run.folder.records("metrics.jsonl") if "gate" in record]
-    weights = [max(0.0, weight) for weight in fit["weights"]]
-    total = sum(weights) or 1.0
-    return {Path(path).name: weight / total for path, weight in zip(fit["runs"], weights, strict=True)}
-
-
-def learning_curve(run: SequenceRun, unit: str) -> list[LearningPoint]:
-    """The validation metric during training, as recorded in the run's metrics.jsonl."""
-    bits = f"valid_bits_per_{unit}"
-    return [
-        LearningPoint(seconds=record["seconds"], tokens=record["tokens"], bits_per_byte=record[bits])
-        for record in run.folder.records("metrics.jsonl")
-        if bits in record
-    ]
-
-
-def chosen_model_settings(run: SequenceRun) -> dict[str, Any]:
-    """The settings of a model, without those that follow from the data."""
-    return {name: value for name, value in run.config.model.items() if name not in ("vocabulary", "shape")}
-
-
-def _analysis(task: ComparisonData, nats: Mapping[str, npt.NDArray[np.float32]], leading: Sequence[str]) -> Analysis:
-    """Where the models differ: by position, and in text also by word frequency and in excerpts."""
-    if task.tokenizer is None:
-        return Analysis(by_position=by_position(nats, len(task.test), task.test.offsets), by_frequency=[], excerpts=[])
-    words = count_words(task.train.tokens, task.tokenizer)
-    return analyse(nats, task.test.tokens, task.tokenizer, words, offsets=task.test.offsets, leading=leading)
-
-
-def _protocol(plan: ComparisonPlan, task: ComparisonData, scored: Mapping[str, Surprisals]) -> dict[str, Any]:
-    """How the metrics were computed: the data, common to all models, and the scoring protocol of each model."""
-    return {
-        "training_data": plan.data.train,
-        "test_data": plan.data.named(TEST),
-        "validation_data": f"{plan.data.named(VALIDATION)}, for early stopping and mixture gates",
-        "test_tokens": len(task.test),
-        f"test_{task.unit}s": task.test.bytes,
-        "interval": f"95 %, circular block bootstrap over the test {'images' if task.tokens_per_image else 'text'}",
-        "decoding": f"batch size 1, sampled, after a prompt of {len(task.speed_prompt().prompt)} tokens",
-        "random_seed": plan.seed,
-        "scoring": {name: found.protocol.model_dump(exclude_none=True) for name, found in scored.items()},
-    }
+        self.comparison.listener.stage(self.label, progress or 0.0)
 
 
 def budget_curve(
@@ -329,6 +326,7 @@ def budget_curve(
 ) -> BudgetCurve:
     """Repeat a comparison at several budgets, each in its own subfolder: the leading family depends on the budget."""
     budgets = [(minutes or DEFAULT_MINUTES) * fraction for fraction in BUDGET_FRACTIONS]
+    settings.pop("started", None)  # each comparison has its own time
     found = [
         compare(data, out=Path(out) / f"minutes-{budget:g}", minutes=budget, listener=listener, **settings)
         for budget in budgets

@@ -4,6 +4,8 @@ plan.json            families, model sizes and budget; a resumed comparison keep
 runs/NAME/           a run folder for each family and for the mixture
 jobs/NAME.json       written when a family has been trained and scored
 jobs/NAME.log        output of the job's process
+jobs/NAME.trial      scoring speed of the planned model, measured before training
+seconds              time used so far, for a resumed comparison
 surprisals/          surprisal of every held-out token under every model, in nats
 results.json         the table and everything else that the report shows
 report.html          the report
@@ -11,9 +13,11 @@ report.html          the report
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -63,6 +67,19 @@ class ComparisonFolder:
     def job_file(self, name: str) -> Path:
         return self.path / "jobs" / f"{name}.json"
 
+    def trial_file(self, name: str) -> Path:
+        return self.path / "jobs" / f"{name}.trial"
+
+    @property
+    def seconds_file(self) -> Path:
+        return self.path / "seconds"
+
+    def seconds_used(self) -> float:
+        """The time that this comparison has taken so far."""
+        with contextlib.suppress(OSError, ValueError):
+            return float(self.seconds_file.read_text(encoding="utf-8"))
+        return 0.0
+
     def begin(self, plan: ComparisonPlan, *, resume: bool) -> ComparisonPlan:
         """Write the plan to a new folder, or return the plan of the comparison to resume.
 
@@ -83,8 +100,11 @@ class ComparisonFolder:
             return kept
         if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
             raise RunError(f"{str(self.path)!r} exists and is not a comparison; choose a new or empty folder")
-        write_whole(self.plan_file, plan.model_dump_json(indent=2))
+        self.write_plan(plan)
         return plan
+
+    def write_plan(self, plan: ComparisonPlan) -> None:
+        write_whole(self.plan_file, plan.model_dump_json(indent=2))
 
     def plan(self) -> ComparisonPlan:
         """Read plan.json. Raises RunError if it is missing or invalid."""
@@ -114,6 +134,22 @@ class ComparisonFolder:
         return self.path / "surprisals" / f"{name}-{split}.npz"
 
 
+def last_record(file: Path) -> dict[str, Any] | None:
+    """The latest training record of a metrics file; None if there is none yet."""
+    try:
+        with file.open("rb") as lines:
+            lines.seek(max(0, file.stat().st_size - 4096))
+            tail = lines.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(tail):
+        with contextlib.suppress(ValueError):
+            record: dict[str, Any] = json.loads(line)
+            if "loss" in record:
+                return record
+    return None
+
+
 def _options(plan: ComparisonPlan) -> dict[str, object]:
     """What the user chose; a resumed comparison must match it. Model sizes depend on the machine as well."""
     return {
@@ -122,6 +158,6 @@ def _options(plan: ComparisonPlan) -> dict[str, object]:
         "seed": plan.seed,
         "number of threads": plan.threads,
         "budget": (plan.minutes, plan.tokens),
-        "choice of families": [job.family for job in plan.jobs],
+        "choice of families": {*plan.left_out, *(job.family for job in plan.jobs)},
         "--set": plan.overrides,
     }

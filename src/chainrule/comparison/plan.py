@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
+from chainrule.comparison.schedule import Schedule, expected_training
 from chainrule.config import DataConfig, Settings, apply_overrides
 from chainrule.errors import ConfigError, nearest
 from chainrule.families import family
@@ -19,7 +19,6 @@ from chainrule.training.sizing import operations_per_second, sizes_for
 
 TEST_FRACTION = 0.1  # of the data, for the metrics, unless the user gives a validation or test file
 VALID_FRACTION = 0.05  # of the training data, for early stopping and for fitting mixture gates
-TRAINING_FRACTION = 0.7  # of the minutes of a comparison; the rest is for scoring, mixing and measuring
 
 
 class Job(Settings):
@@ -33,7 +32,7 @@ class Job(Settings):
 class ComparisonPlan(Settings):
     """The content of plan.json."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     command: str = Field(description="command that reproduces the comparison")
     data: DataConfig
     tokenizer: str
@@ -41,18 +40,21 @@ class ComparisonPlan(Settings):
     threads: int = Field(description="threads per job")
     workers: int = Field(description="number of jobs that run in parallel")
     minutes: float | None = Field(description="time budget of the whole comparison")
-    job_minutes: float | None = Field(description="training time per job")
     tokens: int | None = Field(description="training tokens per job, instead of a time budget")
+    schedule: Schedule | None = Field(None, description="how the time is divided; none for a budget in tokens")
     overrides: list[str] = Field([], description="settings given by the user")
+    listed: bool = Field(False, description="whether the user listed the families")
     jobs: list[Job]
+    left_out: list[str] = Field([], description="families for which there is no time")
 
     @property
     def budget(self) -> str:
         """The budget per family, for display."""
         threads = f"{self.threads} thread" + ("s" if self.threads > 1 else "")
-        if self.job_minutes is None:
+        if self.schedule is None:
             return f"{self.tokens:,} training tokens each, on {threads}"
-        return f"{duration(60 * self.job_minutes)} of training each, on {threads}, {self.workers} at a time"
+        each = f"{duration(self.schedule.training)} of training each"
+        return f"{duration(60 * (self.minutes or 0))} in all, {each}, on {threads}, {self.workers} at a time"
 
 
 def make_plan(
@@ -68,20 +70,18 @@ def make_plan(
     """Divide the time evenly among the families and choose the size of each; settings in `chosen` take precedence."""
     neural = sum(map(is_neural, names))
     workers = max(1, min(neural, (os.cpu_count() or 1) // threads))
-    job_minutes = None
-    if minutes is not None:
-        job_minutes = minutes * TRAINING_FRACTION / max(1, math.ceil(neural / workers))
+    training = None if minutes is None else expected_training(60 * minutes, neural, workers)
     return ComparisonPlan(
         minutes=minutes,
-        job_minutes=job_minutes,
         tokens=tokens,
         threads=threads,
         workers=workers,
+        schedule=None if training is None else Schedule(training=training),
         jobs=make_jobs(
             names,
             train_tokens=len(task.train),
             model_settings=task.model_settings,
-            operations=None if job_minutes is None else job_minutes * 60 * operations_per_second(threads),
+            operations=None if training is None else training * operations_per_second(threads),
             tokens=tokens,
             chosen=chosen,
         ),

@@ -51,6 +51,7 @@ def render(results: ComparisonResults) -> str:
         failures=[(failure.name, failure.reason) for failure in results.failures],
         key_metrics=_key_metrics(rows, f"bits/{results.unit}"),
         leaderboard=leaderboard(rows),
+        adaptive=any(row.evaluation == "adaptive" for row in rows),
         learning=_learning(rows, styles, results.unit),
         speed=_speed(rows, styles, results.unit),
         mixtures=[row for row in rows if row.parts],

@@ -20,8 +20,11 @@ class LearningPoint(Settings):
 class ComparisonRow(Settings):
     """One model of the comparison."""
 
-    name: str = Field(description="the family, or `mixture`")
+    name: str = Field(description="the family, `mixture` or `mixture+cache`")
     kind: Literal["family", "mixture"] = "family"
+    evaluation: Literal["static", "adaptive"] = Field(
+        "static", description="adaptive: the model adapts to the test data while it is scored, by a neural cache"
+    )
     summary: str = Field(description="one-line description of the model")
     run: str = Field(description="run folder, relative to the folder of the comparison")
     settings: dict[str, Any] = Field(description="model settings chosen for the budget")
@@ -84,6 +87,7 @@ class ComparisonResults(Settings):
     created: str = Field(description="ISO 8601")
     machine: str = Field(description="processor architecture and number of processors")
     budget: str = Field(description="budget of each family, for display")
+    total_seconds: float = Field(0.0, description="wall-clock time of the whole comparison")
     threads: int
     unit: Literal["byte", "dim"] = Field("byte", description="bits are per byte of text, or per dim of images")
     tokens_per_image: int | None = Field(None, description="None for text")
@@ -91,6 +95,7 @@ class ComparisonResults(Settings):
     held_out_bytes: int
     rows: list[ComparisonRow] = Field(description="best first")
     failures: list[FailedFamily] = Field([], description="families without a row, with the reason")
+    notes: list[str] = Field([], description="what was left out or cut short to keep the time of the budget")
     best: str = Field(description="name of the row with the fewest bits per byte")
     recommendation: str
     protocol: dict[str, Any] = Field(description="how the rows were scored; per row where they differ")

@@ -1,52 +1,171 @@
-"""Training jobs: one family each, in a process of its own, a few in parallel.
-
-`python -m chainrule.comparison.runner FOLDER FAMILY` is one job. A process per family isolates its memory, so that peak
-usage can be measured; confines a crash to that family; and gives each family its own threads.
-"""
+"""Training jobs: one family each, in a process of its own, a few in parallel, all within the time of the comparison."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
-from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, JobResult
+from chainrule.comparison.folder import ComparisonFolder, last_record
+from chainrule.comparison.job import STOPPED
 from chainrule.comparison.plan import ComparisonPlan, counted_first, is_neural
 from chainrule.comparison.results import FailedFamily
-from chainrule.errors import ChainruleError, memory_problem
+from chainrule.comparison.schedule import Trial
+from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.files import write_whole
-from chainrule.training.process import stop_signals
 
 JobProgress = Callable[[str, float, dict[str, Any]], None]
 """Called with a family, the fraction of its budget used so far, and its latest training record."""
 
-STOPPED = 3  # exit status of a job that was asked to stop and has saved a checkpoint
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.25
+LATE_FRACTION = 0.25  # of the time kept for what follows, by which jobs may be late before they are ended
+MIN_LATE = 3.0  # seconds, at least
+FIRST_RESULT = 10.0  # seconds that the first families get at least, so that there is a result
+MIN_JOB = 1.0  # a family that has less time left is not started
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+NO_TIME = "the budget leaves no time for more; give more --minutes, or list some --families"
+NOT_FINISHED = "it was not finished when its time was up; give more --minutes"
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    status: int
+    memory: int  # peak resident bytes
+
+
+class Process:
+    """A process that the server has started."""
+
+    def __init__(self) -> None:
+        self.started, self.ended = threading.Event(), threading.Event()
+        self.pid: int | None = None
+        self.result = Ended(-signal.SIGKILL, 0)
+
+    def send(self, number: signal.Signals) -> None:
+        if self.pid is not None and not self.ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+class JobServer:
+    """The process that starts jobs (see `server`); it is ready a few seconds after its creation."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self.folder = folder
+        environment = os.environ | {variable: str(threads) for variable in THREAD_VARIABLES}
+        environment["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"  # macOS refuses some forks otherwise
+        self.server = subprocess.Popen(
+            [sys.executable, "-m", "chainrule.comparison.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # the terminal's Ctrl-C goes to this process only, which forwards it
+        )
+        self.processes: list[Process] = []
+        self.lock = threading.Lock()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self.server.stdin is not None
+        with contextlib.suppress(OSError):
+            self.server.stdin.close()
+        if error[0] is not None:
+            self.server.terminate()  # it may still be importing
+        self.server.wait()
+        self.listener.join()
+
+    def start(self, job: str, action: str, deadline: Deadline = NO_DEADLINE) -> Process:
+        """Start a process that trains a family, or tries how fast it scores."""
+        process = Process()
+        with self.lock:
+            self.processes.append(process)
+            end = None if deadline.end == math.inf else deadline.end
+            request = {
+                "id": len(self.processes) - 1,
+                "folder": str(self.folder),
+                "job": job,
+                "action": action,
+                "end": end,
+            }
+            assert self.server.stdin is not None
+            try:
+                self.server.stdin.write(json.dumps(request).encode() + b"\n")
+                self.server.stdin.flush()
+            except OSError:  # the server has ended
+                process.ended.set()
+        return process
+
+    def _listen(self) -> None:
+        assert self.server.stdout is not None
+        for line in self.server.stdout:
+            answer = json.loads(line)
+            process = self.processes[answer["id"]]
+            if "pid" in answer:
+                process.pid = answer["pid"]
+                process.started.set()
+            else:
+                process.result = Ended(answer["status"], answer["memory"])
+                process.ended.set()
+        for process in self.processes:
+            process.ended.set()
 
 
 class JobRunner:
     """Runs all unfinished jobs of a plan. The first Ctrl-C lets them save and stop; the second kills them."""
 
-    def __init__(self, folder: ComparisonFolder, plan: ComparisonPlan, progress: JobProgress) -> None:
+    def __init__(
+        self,
+        folder: ComparisonFolder,
+        plan: ComparisonPlan,
+        server: JobServer,
+        progress: JobProgress,
+        deadline: Deadline = NO_DEADLINE,
+    ) -> None:
         self.folder = folder
         self.plan = plan
+        self.server = server
         self.progress = progress
-        self.stopping = False
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.deadline = deadline
+        self.stopping = self.urgent = False
+        self.lock = threading.Lock()
+        self.waiting: list[str] = []
+        self.left_out: list[str] = []  # families for which no time was left
+
+    def run_trials(self) -> dict[str, Trial]:
+        """A trial of each neural family at its planned size; families that fail are missing."""
+        names = [job.family for job in self.plan.jobs if is_neural(job.family)]
+
+        def measure(name: str) -> None:
+            process = self.server.start(name, "trial")
+            while not process.ended.wait(POLL_SECONDS):
+                if self.stopping:
+                    process.send(signal.SIGKILL)
+
+        with ThreadPoolExecutor(self.plan.workers) as pool, self._stoppable():
+            list(pool.map(measure, names))
+        if self.stopping:
+            raise KeyboardInterrupt
+        files = {name: self.folder.trial_file(name) for name in names}
+        return {name: Trial.model_validate_json(file.read_text()) for name, file in files.items() if file.is_file()}
 
     def run(self) -> list[FailedFamily]:
         """Run the jobs and return those that failed. Raises KeyboardInterrupt if they were stopped."""
         names = counted_first([job.family for job in self.plan.jobs if not self.folder.job_result(job.family)])
+        self.waiting = list(names)
         with ThreadPoolExecutor(self.plan.workers) as pool, self._stoppable():
             outcomes = [pool.submit(self._run_job, name) for name in names]
             found = [outcome.result() for outcome in outcomes]
@@ -54,53 +173,77 @@ class JobRunner:
             raise KeyboardInterrupt
         return [failure for failure in found if failure is not None]
 
+    def job_deadline(self, name: str) -> Deadline | None:
+        """When a job that starts now has to end; None if too little time is left to start it.
+
+        The time is that of the schedule, or an equal share of what is left if others took longer. A count model has
+        no budget of its own, so it may take all of the time.
+        """
+        with self.lock:
+            self.waiting.remove(name)
+            rest = sum(map(is_neural, self.waiting)) + 1
+        schedule = self.plan.schedule
+        if schedule is None:
+            return NO_DEADLINE
+        end = self.deadline.earlier(schedule.after)
+        if not is_neural(name):
+            return end
+        share = min(schedule.job, end.remaining / math.ceil(rest / self.plan.workers))
+        first = rest == sum(is_neural(job.family) for job in self.plan.jobs)
+        return end.within(share) if share >= MIN_JOB else self.deadline.within(MIN_JOB) if first else None
+
+    def _limit(self) -> Deadline:
+        """When a job that starts now is ended: a little after its deadline, and later if there is no result yet."""
+        after = 0.0 if self.plan.schedule is None else self.plan.schedule.after
+        limit = self.deadline.earlier(after - max(MIN_LATE, LATE_FRACTION * after))
+        finished = any(self.folder.job_result(job.family) for job in self.plan.jobs)
+        if finished or limit.remaining > FIRST_RESULT:
+            return limit
+        return limit.earlier(limit.remaining - FIRST_RESULT)
+
     def _run_job(self, name: str) -> FailedFamily | None:
         if self.stopping:
             return None
-        log = self.folder.log_file(name)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {variable: str(self.plan.threads) for variable in THREAD_VARIABLES}
-        with log.open("wb") as output:
-            process = self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "chainrule.comparison.runner", str(self.folder.path), name],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,  # the terminal's Ctrl-C goes to this process only, which forwards it
-            )
-        status, memory = self._wait(name, process)
+        deadline = self.job_deadline(name)
+        if deadline is None:
+            self.left_out.append(name)
+            return None
+        process = self.server.start(name, "train", deadline)
+        ended = self._wait(name, process, self._limit())
         result = self.folder.job_result(name)
-        if status == 0 and result is not None:
+        if ended.status == 0 and result is not None:
             write_whole(
                 self.folder.job_file(name),
-                result.model_copy(update={"memory_bytes": memory}).model_dump_json(indent=2),
+                result.model_copy(update={"memory_bytes": ended.memory}).model_dump_json(indent=2),
             )
             self.progress(name, 1.0, {})
             return None
-        if self.stopping or status == STOPPED:
+        if self.stopping or ended.status == STOPPED:
             return None
-        return FailedFamily(name=name, reason=failure_reason(status, log))
+        if ended.status == -signal.SIGKILL and deadline.passed:
+            return FailedFamily(name=name, reason=NOT_FINISHED)
+        return FailedFamily(name=name, reason=failure_reason(ended.status, self.folder.log_file(name)))
 
-    def _wait(self, name: str, process: subprocess.Popen[bytes]) -> tuple[int, int]:
-        """Wait for a process; return its exit status and its peak memory in bytes."""
-        while True:
-            done, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if done:
-                process.returncode = os.waitstatus_to_exitcode(status)
-                scale = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS, in KiB elsewhere
-                return process.returncode, usage.ru_maxrss * scale
+    def _wait(self, name: str, process: Process, limit: Deadline) -> Ended:
+        """Wait for a process; end it if it is still running at the limit."""
+        asked = False
+        while not process.ended.wait(POLL_SECONDS):
+            if self.stopping and not asked:
+                process.send(signal.SIGTERM)
+                asked = True
+            if limit.passed or self.urgent:
+                process.send(signal.SIGKILL)
             self._report_progress(name)
-            time.sleep(POLL_SECONDS)
+        return process.result
 
     def _report_progress(self, name: str) -> None:
         record = last_record(self.folder.run(name) / "metrics.jsonl")
         if record is None:
             return
-        if self.plan.tokens is not None:
-            fraction = record["tokens"] / self.plan.tokens
+        if self.plan.schedule is None:
+            fraction = record["tokens"] / (self.plan.tokens or 1)
         else:
-            fraction = record["seconds"] / 60 / (self.plan.job_minutes or 1.0)
+            fraction = record["seconds"] / self.plan.schedule.training
         self.progress(name, min(0.999, fraction), record)
 
     @contextlib.contextmanager
@@ -110,10 +253,7 @@ class JobRunner:
             return
 
         def stop(number: int, frame: object) -> None:
-            urgent, self.stopping = self.stopping, True
-            for process in self.processes.values():
-                if process.returncode is None:
-                    process.send_signal(signal.SIGKILL if urgent else signal.SIGTERM)
+            self.urgent, self.stopping = self.stopping, True
 
         kept = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -123,22 +263,6 @@ class JobRunner:
                 signal.signal(number, handler)
 
 
-def last_record(file: Path) -> dict[str, Any] | None:
-    """The latest training record of a metrics file; None if there is none yet."""
-    try:
-        with file.open("rb") as lines:
-            lines.seek(max(0, file.stat().st_size - 4096))
-            tail = lines.read().splitlines()
-    except OSError:
-        return None
-    for line in reversed(tail):
-        with contextlib.suppress(ValueError):
-            record: dict[str, Any] = json.loads(line)
-            if "loss" in record:
-                return record
-    return None
-
-
 def failure_reason(status: int, log: Path) -> str:
     """Why a process failed, in one line: the signal, or the last line of its log."""
     if status < 0:
@@ -146,69 +270,3 @@ def failure_reason(status: int, log: Path) -> str:
         return f"its process was ended by {name}" + ("; there may be too little memory" if name == "SIGKILL" else "")
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1] if lines else f"its process ended with status {status}"
-
-
-def run_job(folder: ComparisonFolder, name: str) -> None:
-    """Train one family, or resume its training, then score it on the validation and test data."""
-    from chainrule.api import train
-    from chainrule.evaluation.likelihood import surprisals
-    from chainrule.tasks.base import parameters, require
-    from chainrule.tasks.sequences import SequenceRun
-
-    plan = folder.plan()
-    job = next(job for job in plan.jobs if job.family == name)
-    budget = {"tokens": plan.tokens} if plan.tokens is not None else {"minutes": plan.job_minutes}
-    began = time.monotonic()
-    run = require(
-        train(
-            name,
-            tokenizer=plan.tokenizer,
-            seed=plan.seed,
-            threads=plan.threads,
-            out=folder.run(name),
-            settings={
-                "data": plan.data.model_dump(exclude_none=True),
-                "model": job.model,
-                "train": {**job.train, **(budget if is_neural(name) else {})},
-            },
-            resume=True,
-            scored=False,
-            progress=False,
-        ),
-        SequenceRun,  # type: ignore[type-abstract]  # only an isinstance check
-    )
-    seconds = time.monotonic() - began
-    if run.outcome is not None and run.outcome.reason == "stopped":
-        raise SystemExit(STOPPED)
-    splits = run.splits(run.config.data)
-    assert splits.test is not None
-    for split, corpus in ((VALIDATION, splits.valid), (TEST, splits.test)):
-        folder.write_surprisals(name, split, surprisals(run.autoregressive, corpus))
-    result = JobResult(
-        seconds=run.outcome.seconds if run.outcome else seconds,
-        tokens=run.outcome.tokens if run.outcome else len(splits.train),
-        parameters=parameters(run.model),
-    )
-    write_whole(folder.job_file(name), result.model_dump_json(indent=2))
-
-
-def main() -> None:
-    """Run one job. An expected failure is one line on stderr and status 2."""
-    path, name = sys.argv[1:]
-    with stop_signals() as received:
-        try:
-            run_job(ComparisonFolder(Path(path)), name)
-        except KeyboardInterrupt:
-            sys.exit(received.status)
-        except (ChainruleError, OSError) as error:
-            print(error, file=sys.stderr)
-            sys.exit(2)
-        except (MemoryError, RuntimeError) as error:
-            if (problem := memory_problem(error)) is None:
-                raise
-            print(problem, file=sys.stderr)
-            sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

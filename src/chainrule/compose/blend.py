@@ -168,13 +168,17 @@ class Blend(AutoregressiveModel, Composite):
     @final
     def part_log_probs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
         """Log-probabilities (B, T, V) of each part for all positions of a batch, and the features of the gate."""
-        ids = readable(batch.target)
         log_probs = tuple(normalised(part.logits(batch)) for part in self.components)
+        return log_probs, self.gate_features(readable(batch.target), log_probs)
+
+    @final
+    def gate_features(self, ids: Tensor, log_probs: Sequence[Tensor]) -> Tensor:
+        """The features of the gate (B, T, F) at all positions of texts (B, T)."""
         features, gate = self.gate.start([one[:, :1] for one in log_probs])
         if ids.shape[1] > 1:
             later = self.gate.extend(ids[:, :-1], [one[:, 1:] for one in log_probs], gate).features
             features = torch.cat([features, later], dim=1)
-        return log_probs, features
+        return features
 
     @final
     def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:

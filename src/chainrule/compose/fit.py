@@ -16,25 +16,26 @@ Shape letters: N predictions, P parts, F features.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from chainrule.compose.blend import Blend, Evidence
-from chainrule.compose.gate import ContextGate, FixedGate
-from chainrule.data.batching import by_length
+from chainrule.compose.gate import ContextGate, FixedGate, Gate
+from chainrule.compose.variants import Variants
 from chainrule.data.corpus import Corpus
+from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import ConfigError, DataError
-from chainrule.types import Batch, Sequences
 
 MAX_EVIDENCE = 1 << 25  # values
-LOGITS_AT_ONCE = 1 << 22
-TOKENS_AT_ONCE = 4096
 STRIPES = 16  # contiguous pieces of the text, assigned alternately to the two halves
 MAX_PASSES = 60  # over the evidence
+LBFGS_STEPS = 100
+LBFGS_STEPS_AT_ONCE = 10  # if there is a deadline
+CONSTANT_FRACTION = 0.2  # of the time before a deadline, for the constant gate
 PATIENCE = 6  # passes without improvement
 BATCH = 1024  # predictions per optimizer step
 LEARNING_RATE = 0.005
@@ -51,27 +52,55 @@ class GateFit(NamedTuple):
     gain: float | None  # of a context gate over the best constant gate, out of sample: fitted to one half
     passes: int  # over the evidence, of a context gate
     predictions: int  # number of predictions in the evidence
+    cut_short: bool = False  # whether the fit ended at a deadline
 
 
 def fit_gate(
-    model: Blend, corpus: Corpus, *, seed: int = 0, progress: Callable[[float], None] | None = None
+    model: Blend,
+    corpus: Corpus,
+    *,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
 ) -> GateFit:
     """Fit the gate of the model in place to a corpus on which none of its parts was trained."""
-    if isinstance(model.gate, FixedGate):
-        raise ConfigError("a fixed gate has no parameters to fit; choose the gate learned or context")
-    generator = torch.Generator(device=model.device).manual_seed(seed)
-    evidence = collect(model, corpus, generator, progress)
-    gate = model.gate
+    _require_parameters(model)
+    [evidence] = collect(Variants(model), corpus, seed=seed, progress=progress)
+    return fit_to(model, evidence, seed=seed)
+
+
+def fit_to(
+    model: Blend,
+    evidence: Evidence,
+    *,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+    deadline: Deadline = NO_DEADLINE,
+) -> GateFit:
+    """Fit the gate of the model in place to evidence. At the deadline the fit ends where it is."""
+    gate = _require_parameters(model)
+    began = deadline.remaining
     with torch.no_grad():
         before = _nats(model, evidence)
         parts = (-evidence.own.double().mean(0)).tolist()
-    gate.set_constant(_best_constant(model, evidence))
+    gate.set_constant(_best_constant(model, evidence, deadline.share(CONSTANT_FRACTION)))
     gain, passes = None, 0
     if isinstance(gate, ContextGate):
-        gain, passes = _fit_context(model, gate, evidence, seed)
+
+        def report(fraction: float) -> None:
+            if progress is not None:
+                progress(max(fraction, 1 - deadline.remaining / began if math.isfinite(began) else 0.0))
+
+        gain, passes = _fit_context(model, gate, evidence, seed, deadline, report)
     with torch.no_grad():
         weights = model.weights(gate.scores(evidence.features)).mean(0).tolist()
-    return GateFit(parts, weights, before, _nats(model, evidence), gain, passes, len(evidence.own))
+    after = _nats(model, evidence)
+    return GateFit(parts, weights, before, after, gain, passes, len(evidence.own), deadline.passed)
+
+
+def _require_parameters(model: Blend) -> Gate:
+    if isinstance(model.gate, FixedGate):
+        raise ConfigError("a fixed gate has no parameters to fit; choose the gate learned or context")
+    return model.gate
 
 
 # Evidence
@@ -79,34 +108,47 @@ def fit_gate(
 
 @torch.no_grad()
 def collect(
-    model: Blend, corpus: Corpus, generator: torch.Generator, progress: Callable[[float], None] | None
-) -> Evidence:
-    """Run the parts over the corpus once and keep the evidence of as many predictions as memory allows."""
-    kept = _sample(model, len(corpus), generator)
+    variants: Variants,
+    corpus: Corpus,
+    *,
+    seed: int = 0,
+    maximum: int | None = None,
+    progress: Callable[[float], None] | None = None,
+    deadline: Deadline = NO_DEADLINE,
+) -> list[Evidence]:
+    """Run the parts over the corpus once and keep the evidence of each blend, of as many predictions as memory allows.
+
+    `maximum` is a lower limit on their number. At the deadline the predictions made by then are returned.
+    """
+    reader = variants.reader
+    generator = torch.Generator(device=reader.device).manual_seed(seed)
+    kept = _sample(len(corpus), min(maximum or len(corpus), MAX_EVIDENCE // reader.evidence_size), generator)
     total = int(kept.sum())
     if total < 2 * STRIPES:
         raise DataError(f"{total} tokens are too few to fit a gate; give more validation data")
-    whole: Evidence | None = None
+    found: list[Evidence] = []
     done = filled = 0
-    for where, log_probs, features in _predictions(model, corpus):
-        rows = kept[where].nonzero()[:, 0].to(model.device)
-        targets = torch.from_numpy(corpus.tokens[where.numpy()].astype(np.int64)).to(model.device)
-        chosen = [one[rows] for one in log_probs]
-        piece = model.evidence(chosen, targets[rows], features[rows], generator)
-        if whole is None:  # allocated once, since concatenating the pieces would take twice the memory
-            whole = Evidence(*(tensor.new_empty(total, *tensor.shape[1:]) for tensor in piece))
-        for buffer, tensor in zip(whole, piece, strict=True):
-            buffer[filled : filled + len(tensor)] = tensor
+    for where, targets, inputs in variants.predictions(corpus):
+        rows = kept[where].nonzero()[:, 0].to(reader.device)
+        pieces = [
+            blend.evidence([one[rows] for one in log_probs], targets[rows], features[rows], generator)
+            for blend, (log_probs, features) in zip(variants.blends, inputs, strict=True)
+        ]
+        if not found:  # allocated once, since concatenating the pieces would take twice the memory
+            found = [Evidence(*(one.new_empty(total, *one.shape[1:]) for one in piece)) for piece in pieces]
+        for whole, piece in zip(found, pieces, strict=True):
+            for buffer, tensor in zip(whole, piece, strict=True):
+                buffer[filled : filled + len(tensor)] = tensor
         done, filled = done + len(where), filled + len(rows)
         if progress is not None:
             progress(done / len(corpus))
-    assert whole is not None
-    return whole
+        if deadline.passed and filled >= 2 * STRIPES:
+            break
+    return [Evidence(*(tensor[:filled] for tensor in whole)) for whole in found]
 
 
-def _sample(model: Blend, length: int, generator: torch.Generator) -> Tensor:
+def _sample(length: int, maximum: int, generator: torch.Generator) -> Tensor:
     """Mask (length,) of the predictions whose evidence is kept."""
-    maximum = MAX_EVIDENCE // model.evidence_size
     kept = torch.ones(length, dtype=torch.bool)
     if length > maximum:
         draws = torch.rand(length, generator=generator, device=generator.device).cpu()
@@ -114,52 +156,16 @@ def _sample(model: Blend, length: int, generator: torch.Generator) -> Tensor:
     return kept
 
 
-EvidencePiece = tuple[Tensor, tuple[Tensor, ...], Tensor]
-"""Positions in the corpus (N,), log-probabilities (N, V) of each part, and features of the gate (N, F)."""
-
-
-def _predictions(model: Blend, corpus: Corpus) -> Iterator[EvidencePiece]:
-    return _of_stream(model, corpus) if corpus.offsets is None else _of_documents(model, corpus, corpus.offsets)
-
-
-def _of_stream(model: Blend, corpus: Corpus) -> Iterator[EvidencePiece]:
-    """One pass with carried state; the last prediction of a chunk is for the first token of the next."""
-    chunk = max(16, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.vocabulary))
-    pending = model.begin(1)
-    for first in range(0, len(corpus), chunk):
-        ids = torch.from_numpy(corpus.tokens[first : first + chunk].astype(np.int64)).to(model.device)
-        predictions = model.read(ids[None], pending.state)
-        log_probs = tuple(
-            torch.cat([early[0, -1:], late[0, :-1]])
-            for early, late in zip(pending.log_probs, predictions.log_probs, strict=True)
-        )
-        features = torch.cat([pending.features[0, -1:], predictions.features[0, :-1]])
-        pending = predictions
-        yield torch.arange(first, first + len(ids)), log_probs, features
-
-
-def _of_documents(model: Blend, corpus: Corpus, offsets: np.ndarray) -> Iterator[EvidencePiece]:
-    """Each document from BOS, in batches of documents of similar length."""
-    lengths = np.diff(offsets).tolist()
-    max_tokens = max(16, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.vocabulary))
-    for group in by_length(lengths, len(lengths), max_tokens):
-        rows = Sequences.pack([corpus.tokens[offsets[one] : offsets[one + 1]].astype(np.int64) for one in group])
-        batch = Batch(rows).to(model.device)
-        log_probs, features = model.part_log_probs(batch)
-        mask = batch.target.mask
-        where = (torch.from_numpy(offsets[:-1][group])[:, None] + torch.arange(rows.ids.shape[1]))[rows.mask]
-        yield where, tuple(one[mask] for one in log_probs), features[mask]
-
-
 # Fitting
 
 
-def _best_constant(model: Blend, evidence: Evidence) -> Tensor:
+def _best_constant(model: Blend, evidence: Evidence, deadline: Deadline) -> Tensor:
     """The constant scores (P,) with the lowest loss."""
     parts = len(model.components)
     start = model.initial_scores(evidence.own.new_full((parts,), 1 / parts))
     scores = start.clone().requires_grad_()
-    search = torch.optim.LBFGS([scores], max_iter=100, line_search_fn="strong_wolfe", tolerance_change=1e-7)
+    steps = LBFGS_STEPS if deadline.end == math.inf else LBFGS_STEPS_AT_ONCE
+    search = torch.optim.LBFGS([scores], max_iter=steps, line_search_fn="strong_wolfe", tolerance_change=1e-7)
 
     def loss() -> Tensor:
         search.zero_grad()
@@ -171,12 +177,25 @@ def _best_constant(model: Blend, evidence: Evidence) -> Tensor:
         return total
 
     with torch.enable_grad():
-        search.step(loss)  # type: ignore[no-untyped-call]
+        for _ in range(LBFGS_STEPS // steps):
+            search.step(loss)  # type: ignore[no-untyped-call]
+            if deadline.passed:
+                break
     return scores.detach() if bool(scores.isfinite().all()) else start
 
 
-def _fit_context(model: Blend, gate: ContextGate, evidence: Evidence, seed: int) -> tuple[float, int]:
-    """The improvement in nats on the half not fitted to, and the number of passes; the gate is then fitted to both."""
+def _fit_context(
+    model: Blend,
+    gate: ContextGate,
+    evidence: Evidence,
+    seed: int,
+    deadline: Deadline,
+    progress: Callable[[float], None],
+) -> tuple[float, int]:
+    """The improvement in nats on the half not fitted to, and the number of passes; the gate is then fitted to both.
+
+    A pass over both halves takes twice as long, so the first third of the time is for the one half.
+    """
     gate.standardise(evidence.features)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -186,15 +205,21 @@ def _fit_context(model: Blend, gate: ContextGate, evidence: Evidence, seed: int)
     seen, other = (evidence.at((stripes % 2 == side).nonzero()[:, 0]) for side in (0, 1))
     best = initial = _nats(model, other)
     passes = 0
+    half_time = deadline.share(1 / 3)
     for number, _ in enumerate(_passes(model, gate, seen, seed, MAX_PASSES), start=1):
         nats = _nats(model, other)
+        progress(number / MAX_PASSES / 3)
         if nats < best:
             best, passes = nats, number
         elif number - passes >= PATIENCE:
             break
+        if half_time.passed:
+            break
     gate.load_state_dict(constant)
-    for _ in _passes(model, gate, evidence, seed, passes):
-        pass
+    for number, _ in enumerate(_passes(model, gate, evidence, seed, passes), start=1):
+        progress((1 + 2 * number / passes) / 3)
+        if deadline.passed:
+            break
     return initial - best, passes
 
 

@@ -19,6 +19,7 @@ from typing_extensions import TypeIs
 from chainrule.compose.composite import build_part, part_settings
 from chainrule.config import ModelConfig
 from chainrule.data.corpus import Corpus
+from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import ConfigError, DataError
 from chainrule.interface.base import AutoregressiveModel, NeuralModel, readable
 from chainrule.interface.capabilities import Composite
@@ -26,7 +27,9 @@ from chainrule.types import Batch, Sequences, State, Step
 
 CHUNK = 256  # queries compared with the cache at once
 MAX_FIT_SCORES = 1 << 22  # similarities kept for fitting
-LBFGS_STEPS = 30
+LBFGS_STEPS, LBFGS_ROUNDS = 30, 6  # the deadline is checked after each round
+FIT_SECONDS = 10.0  # before a deadline; with less time, fewer predictions are fitted
+READ_PER_PREDICTION = 8  # tokens read per prediction that is fitted, if time is short
 IMPOSSIBLE = -1e4  # nats, for cache entries with another token; −∞ would have no gradient
 
 
@@ -115,14 +118,23 @@ class NeuralCache(AutoregressiveModel, Composite):
         return Step(self.model.readout(hidden), state)
 
     def extend(self, tokens: Tensor, state: State) -> Step:
-        found = []
+        return self.extend_both(tokens, state)[1]
+
+    def extend_both(self, tokens: Tensor, state: State) -> tuple[Tensor, Step]:
+        """The logits of the model itself, and the step of the model with its cache."""
+        own, found = [], []
         for chunk in torch.split(tokens, CHUNK, dim=1):  # bounds the memory of the scores, (B, K, M)
             lookup = self.look_up(chunk, cast(CacheState, state))
-            found.append(self._interpolate(self.model.readout(lookup.hidden), lookup.scores, lookup.values))
+            own.append(self.model.readout(lookup.hidden))
+            found.append(self._interpolate(own[-1], lookup.scores, lookup.values))
             state = lookup.state
-        return Step(torch.cat(found, dim=1), state)
+        return torch.cat(own, dim=1), Step(torch.cat(found, dim=1), state)
 
     def logits(self, batch: Batch) -> Tensor:
+        return self.logits_both(batch)[1]
+
+    def logits_both(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The logits of the model itself, and those with its cache."""
         ids = readable(batch.target)
         hidden = self.model.hidden(batch)  # (B, T, D); [:, t] predicts ids[:, t] and is its key from then on
         queries = unit_vectors(hidden)
@@ -135,7 +147,7 @@ class NeuralCache(AutoregressiveModel, Composite):
             seen = slice(first - 1, first - 1 + self.size + count)
             scores = self._similarities(queries[:, here], keys[:, seen], torch.full_like(ids[:, 0], first - 1))
             found.append(self._interpolate(own[:, here], scores, self._bands(values[:, seen])))
-        return torch.cat(found, dim=1)
+        return own, torch.cat(found, dim=1)
 
     def look_up(self, tokens: Tensor, state: CacheState) -> CacheLookup:
         """Read tokens (B, K) and compare the hidden state after each with the cache."""
@@ -213,12 +225,24 @@ class CacheEvidence(NamedTuple):
 
 
 def fit_neural_cache(
-    model: NeuralCache, corpus: Corpus, *, seed: int = 0, progress: Callable[[float], None] | None = None
+    model: NeuralCache,
+    corpus: Corpus,
+    *,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+    deadline: Deadline = NO_DEADLINE,
 ) -> NeuralCacheFit:
-    """Fit θ, δ, a and b in place by L-BFGS to text on which the model was not trained."""
-    evidence = _collect(model, corpus, seed, progress)
+    """Fit θ, δ, a and b in place by L-BFGS to text on which the model was not trained.
+
+    With little time before the deadline fewer predictions are used; at the deadline the fit ends where it is.
+    """
+    predictions = max(CHUNK, MAX_FIT_SCORES // model.size)
+    if deadline.remaining < FIT_SECONDS:
+        predictions = max(CHUNK, int(predictions * max(0.0, deadline.remaining) / FIT_SECONDS))
+        corpus = corpus.first(READ_PER_PREDICTION * predictions)
+    evidence = _collect(model, corpus, predictions, seed, progress)
     parameters = [model.inverse_temperature, model.age_decay, model.match_slope, model.bias]
-    optimizer = torch.optim.LBFGS(parameters, max_iter=LBFGS_STEPS, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(parameters, max_iter=LBFGS_STEPS // LBFGS_ROUNDS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         scores = model.entry_scores(evidence.scores)
@@ -233,19 +257,24 @@ def fit_neural_cache(
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    for _ in range(LBFGS_ROUNDS):
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        if deadline.passed:
+            break
     with torch.no_grad():
         return NeuralCacheFit(-float(evidence.own.mean()), float(loss()), len(evidence.own))
 
 
 @torch.no_grad()
-def _collect(model: NeuralCache, corpus: Corpus, seed: int, progress: Callable[[float], None] | None) -> CacheEvidence:
-    """Read the corpus as one stream and keep a random sample of the predictions, as many as memory allows."""
+def _collect(
+    model: NeuralCache, corpus: Corpus, predictions: int, seed: int, progress: Callable[[float], None] | None
+) -> CacheEvidence:
+    """Read the corpus as one stream and keep a random sample of the predictions."""
     length = len(corpus) - 1
     if length < 1:
         raise DataError(f"{len(corpus)} tokens are too few to fit a neural cache; give more validation data")
     draws = torch.rand(length, generator=torch.Generator().manual_seed(seed))
-    kept = draws <= draws.kthvalue(min(length, max(CHUNK, MAX_FIT_SCORES // model.size))).values
+    kept = draws <= draws.kthvalue(min(length, predictions)).values
     found = []
     state = cast(CacheState, model.start().state)
     for first in range(0, length, CHUNK):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
@@ -64,6 +64,27 @@ class Corpus:
         for begin in range(0, len(self), COUNTED):
             counts += np.bincount(self.tokens[begin : begin + COUNTED], minlength=vocabulary)
         return counts
+
+    def first(self, count: int, tokenizer: Tokenizer | None = None) -> Corpus:
+        """Return the first `count` tokens, or the documents that are complete within them.
+
+        Its counts of bytes, characters, words and unknown tokens are proportional to its share of the decoded text if
+        a tokenizer is given, which is exact for the bytes of a stream, and else to its share of the tokens.
+        """
+        if count >= len(self):
+            return self
+        offsets = self.offsets
+        if offsets is not None:
+            offsets = offsets[: max(2, int(np.searchsorted(offsets, count, side="right")))]
+            count = int(offsets[-1])
+        tokens = self.tokens[:count]
+        share = count / len(self)
+        if tokenizer is not None:
+            decoded = (len(tokenizer.decode(ids.tolist()).encode()) for ids in (tokens, self.tokens))
+            share = next(decoded) / next(decoded)
+        counts = {name: round(share * getattr(self, name)) for name in ("bytes", "characters", "words", "unknown")}
+        name = fingerprint("first", self.fingerprint, count)
+        return replace(self, tokens=tokens, offsets=offsets, fingerprint=name, **counts)
 
     def documents(self) -> Iterator[Tokens]:
         """Yield the tokens of each document; a stream is one document."""

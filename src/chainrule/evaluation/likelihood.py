@@ -35,6 +35,7 @@ from chainrule.config import Settings
 from chainrule.data.batching import by_length
 from chainrule.data.corpus import Corpus
 from chainrule.data.windows import SlidingWindow, Window
+from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.scores import MetricValues
 from chainrule.interface.base import AutoregressiveModel, DensityModel
@@ -162,25 +163,54 @@ def surprisals(
     *,
     source: Corpus | None = None,
     progress: Callable[[float], None] | None = None,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Surprisals:
     """Surprisals of a corpus, whose documents are conditioned on those of `source` if there is one.
 
-    The model should be in evaluation mode.
+    The model should be in evaluation mode. At the deadline the tokens from the start that have been scored by then
+    are returned, and the protocol has their number.
     """
     protocol = protocol or protocol_for(model, corpus)
-    expected = min(len(corpus), protocol.tokens or len(corpus))
-    nats, hits = np.zeros(expected, np.float32), np.zeros(expected, np.bool_)
-    count = 0
+    table = SurprisalTable(min(len(corpus), protocol.tokens or len(corpus)))
     for where, targets, logits in predictions(model, corpus, protocol, source):
-        positions = where.numpy()
-        nats[positions] = F.cross_entropy(logits, targets, reduction="none").float().cpu().numpy()
-        hits[positions] = (logits.argmax(-1) == targets).cpu().numpy()
-        count += len(positions)
+        table.add(where, targets, logits)
         if progress is not None:
-            progress(count / expected)
-    if not count:
-        raise DataError("no tokens to score; give a longer text")
-    return Surprisals(nats, hits, protocol)
+            progress(table.done)
+        if deadline.passed and table.complete:
+            break
+    return table.surprisals(protocol)
+
+
+class SurprisalTable:
+    """Collects the surprisals of `count` tokens, whose predictions may come in any order."""
+
+    def __init__(self, count: int) -> None:
+        self.nats, self.hits = np.zeros(count, np.float32), np.zeros(count, np.bool_)
+        self.scored = np.zeros(count, np.bool_)
+
+    def add(self, where: Tensor, targets: Tensor, logits: Tensor) -> None:
+        """Add predictions: indices (N,), targets (N,) and logits (N, V)."""
+        positions = where.numpy()
+        self.nats[positions] = F.cross_entropy(logits, targets, reduction="none").float().cpu().numpy()
+        self.hits[positions] = (logits.argmax(-1) == targets).cpu().numpy()
+        self.scored[positions] = True
+
+    @property
+    def done(self) -> float:
+        return float(self.scored.mean())
+
+    @property
+    def complete(self) -> int:
+        """Number of tokens from the start without a gap."""
+        return len(self.scored) if self.scored.all() else int(self.scored.argmin())
+
+    def surprisals(self, protocol: Protocol) -> Surprisals:
+        count = self.complete
+        if not count:
+            raise DataError("no tokens to score; give a longer text")
+        if count < len(self.scored):
+            protocol = protocol.model_copy(update={"tokens": count})
+        return Surprisals(self.nats[:count], self.hits[:count], protocol)
 
 
 def score(

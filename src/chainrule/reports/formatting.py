@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def count(number: float) -> str:
@@ -28,6 +29,11 @@ def duration(seconds: float) -> str:
         if seconds >= unit:
             return f"{plain(round(seconds / unit, 1))} {letters}"
     return f"{plain(float(f'{seconds:.2g}'))} s" if seconds >= 0.001 else "0 s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as "a, b and c"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def digits(number: float) -> str:

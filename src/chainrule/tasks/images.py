@@ -321,9 +321,10 @@ class ImageComparison(ComparisonData):
     def speed_prompt(self) -> SpeedPrompt:
         return SpeedPrompt([], self.form.size)
 
-    def sample(self, run: SequenceRun, seed: int) -> dict[str, str]:
+    def sample(self, run: SequenceRun, seed: int, longest: int | None = None) -> dict[str, str]:
         drawer = require(run, ImageRun)
-        picture = png(grid(drawer.visible(drawer.draw(SAMPLE_IMAGES, seed=seed)), columns=6))
+        images = SAMPLE_IMAGES if longest is None else max(1, min(SAMPLE_IMAGES, 6 * longest // self.form.size))
+        picture = png(grid(drawer.visible(drawer.draw(images, seed=seed)), columns=6))
         return {"picture": base64.b64encode(picture).decode("ascii")}
 
 

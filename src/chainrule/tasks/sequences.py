@@ -210,5 +210,5 @@ class ComparisonData(ABC):
         """Prompt and length of the decoding benchmark."""
 
     @abstractmethod
-    def sample(self, run: SequenceRun, seed: int) -> dict[str, str]:
-        """An unconditional sample of the model, as fields of a `ComparisonRow`."""
+    def sample(self, run: SequenceRun, seed: int, longest: int | None = None) -> dict[str, str]:
+        """An unconditional sample of the model of at most `longest` tokens, as fields of a `ComparisonRow`."""

@@ -486,8 +486,9 @@ class TextComparison(ComparisonData):
     def speed_prompt(self) -> SpeedPrompt:
         return SpeedPrompt([int(token) for token in self.valid.tokens[:PROMPT_TOKENS]], MAX_TOKENS)
 
-    def sample(self, run: SequenceRun, seed: int) -> dict[str, str]:
+    def sample(self, run: SequenceRun, seed: int, longest: int | None = None) -> dict[str, str]:
         length = max(16, round(SAMPLE_BYTES / self.test.bytes_per_token))
+        length = length if longest is None else max(16, min(length, longest))
         [text] = require(run, TextRun).generate("", length=length, temperature=0.8, seed=seed)
         return {"sample": text.text}
 

@@ -1,0 +1,123 @@
+"""How a comparison divides its time.
+
+    start | training and scoring of all families, several in parallel | mixtures | measuring | analysis and report
+
+`--minutes` is the time of all of it. Before training, the scoring speed of every planned model is measured on a few
+tokens. From these speeds follow the time to keep for scoring, mixtures and measuring, and how much of the held-out
+data can be scored; training gets the rest, in equal parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from pydantic import Field
+
+from chainrule.config import Settings
+
+TRAINING_FRACTION = 0.6  # of the time, before the scoring speeds are known
+SCORING_FRACTION = 0.25  # of the time of a job, at most, for scoring
+MIXING_FRACTION = 0.25  # of the time of the comparison, at most, for fitting and scoring the mixtures
+MEASURING_FRACTION = 0.12  # and for decoding speeds and samples
+MARGIN = 1.25  # of the time expected for scoring
+JOB_SECONDS = 0.5  # of processor time of a job besides training and scoring: it starts, validates, saves the model
+STARTUPS = 1.5  # further time of a job, as a multiple of the time in which a trial starts
+CACHE_SECONDS = 60e-6  # per token and part that a neural cache takes
+BLEND_SECONDS = 25e-9  # per token, part and entry of the vocabulary, that gates and weighting take
+FITTING_SECONDS = 24.0  # of fitting caches and gates, at most, that is planned for
+MEASURING_SECONDS = 3.5  # of measuring one model
+ANALYSIS_SECONDS = 2.0  # besides ANALYSIS_TOKEN_SECONDS for each token of the test data
+ANALYSIS_TOKEN_SECONDS = 8e-6
+COUNTING_SECONDS = 1.5e-6  # per token of training data, of a count model
+MIN_TOKENS = 1024  # of the test data, and of the validation data
+MAX_GATE_TOKENS = 1 << 16  # of the validation data, for fitting caches and gates
+MAX_PART_TOKENS = 1 << 14  # of them, for choosing the parts of the mixture
+MIN_TRAINING = 1.0  # second
+MIN_PROCESSOR_SECONDS = 1.5  # of training; with less for each, fewer families are trained
+
+
+class Trial(Settings):
+    """A family tried at its planned size before training."""
+
+    speed: float = Field(description="tokens scored per second")
+    startup: float = Field(0.0, description="seconds until the model was ready")
+    processor: float = Field(1.0, description="fraction of the time in which the process had a processor")
+
+
+class Schedule(Settings):
+    """The division of the time of a comparison, in seconds."""
+
+    training: float = Field(description="training time of each neural family")
+    job: float = Field(0.0, description="time of each neural family, with scoring")
+    after: float = Field(0.0, description="time kept for what comes after the families: mixtures, measuring, report")
+    mixing: float = Field(0.0, description="of that, for fitting and scoring the mixtures")
+    measuring: float = Field(0.0, description="of that, for decoding speeds and samples")
+    test_tokens: int | None = Field(None, description="tokens of the test data that are scored; none: all")
+    gate_tokens: int | None = Field(None, description="tokens of the validation data that mixtures are fitted to")
+    part_tokens: int | None = Field(None, description="of those, for choosing the parts of the mixture")
+
+
+def expected_training(seconds: float, neural: int, workers: int) -> float:
+    """Training time of each neural family before anything has been measured; it decides the sizes of the models."""
+    rounds = max(1, math.ceil(neural / workers))
+    return max(MIN_TRAINING, seconds * TRAINING_FRACTION / rounds - JOB_SECONDS)
+
+
+def make_schedule(
+    seconds: float,
+    trials: Mapping[str, Trial],
+    *,
+    families: int,
+    workers: int,
+    vocabulary: int,
+    train_tokens: int,
+    valid_tokens: int,
+    test_tokens: int,
+    cached_parts: int,
+) -> Schedule:
+    """Divide the seconds that remain, given trials of the neural families."""
+    slowest = max((1 / trial.speed for trial in trials.values()), default=0.0)
+    per_token = sum(1 / trial.speed for trial in trials.values())  # of the mixtures
+    overhead = max((STARTUPS * one.startup + JOB_SECONDS / one.processor for one in trials.values()), default=0.0)
+    per_token += families * vocabulary * BLEND_SECONDS * (2 if cached_parts else 1) + cached_parts * CACHE_SECONDS
+    mixing = MIXING_FRACTION * seconds if families > 1 else 0.0
+    gate_tokens = min(valid_tokens, MAX_GATE_TOKENS, max(MIN_TOKENS, int(mixing / 4 / per_token)))
+    rounds = max(1, math.ceil(len(trials) / workers))
+    job = seconds * (1 - MIXING_FRACTION - MEASURING_FRACTION) / rounds
+    affordable = SCORING_FRACTION * job / MARGIN / slowest if slowest else math.inf  # tokens, by the slowest model
+    part_tokens = int(min(gate_tokens, MAX_PART_TOKENS, max(MIN_TOKENS, affordable / 5)))
+    affordable -= 2 * part_tokens  # validated at the end of training, then scored
+    if families > 1:
+        affordable = min(affordable, mixing / 2 / MARGIN / per_token)
+    scored = int(min(test_tokens, max(MIN_TOKENS, affordable)))
+    if families > 1:
+        reading = MARGIN * per_token * (scored + gate_tokens)
+        mixing = min(mixing, reading + min(FITTING_SECONDS, reading + mixing / 3))
+    measuring = min(MEASURING_FRACTION * seconds, MEASURING_SECONDS * (families + 2))
+    after = mixing + measuring + ANALYSIS_SECONDS + ANALYSIS_TOKEN_SECONDS * scored
+    counting = COUNTING_SECONDS * train_tokens if len(trials) < families else 0.0
+    free = len(trials) % workers != 0  # a count model fits next to the last neural family
+    job = max(0.0, seconds - after - (0.0 if free else counting)) / rounds
+    scoring = MARGIN * slowest * (scored + 2 * part_tokens) + overhead
+    return Schedule(
+        training=max(MIN_TRAINING, job - scoring),
+        job=max(job, MIN_TRAINING + scoring),
+        after=after,
+        mixing=mixing,
+        measuring=measuring,
+        test_tokens=scored,
+        gate_tokens=gate_tokens,
+        part_tokens=part_tokens,
+    )
+
+
+def feasible(trials: Mapping[str, Trial], make: Callable[[Mapping[str, Trial]], Schedule]) -> list[str]:
+    """The families that can be trained for a useful time: all, or without the slowest."""
+    kept = dict(sorted(trials.items(), key=lambda item: -item[1].speed))
+    while len(kept) > 1:
+        processor = sum(trial.processor for trial in kept.values()) / len(kept)
+        if make(kept).training * processor >= MIN_PROCESSOR_SECONDS:
+            break
+        kept.popitem()
+    return [name for name in trials if name in kept]
