@@ -8,6 +8,7 @@ Each step is a command of chainrule, printed before it runs. The data is English
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -38,8 +39,9 @@ def main() -> None:
     chainrule("compare", "--data", DATA, *chosen, *budget, "--out", comparison)
 
     title("3. Text from the best of them", began)
+    best = json.loads((comparison / "results.json").read_text())["rows"][0]["run"]
     chainrule(
-        "generate", comparison / "runs" / "mixture",
+        "generate", comparison / best,
         "--prompt", PROMPT, "--length", "300", "--temperature", "0.7", "--seed", "2",
     )  # fmt: skip
     print(f"\n{time.monotonic() - began:.0f} s. The report of the comparison: {comparison / 'report.html'}")

@@ -283,9 +283,11 @@ def recommend(rows: Sequence[ComparisonRow], nats: Surprisals, text_bytes: int, 
                 f"With a neural cache ({adaptive.name}) it adapts to the text that it reads: "
                 f"{adaptive.bits_per_byte:.3f} bits/{unit}, not comparable with static models. "
             )
-        return sentence + (
-            f"If speed matters, pick {pick.name}: it decodes {speedup:.2g} times as fast at {cost:.1%} more bits."
-        )
+        if speedup > 1:
+            sentence += (
+                f"If speed matters, pick {pick.name}: it decodes {speedup:.2g} times as fast at {cost:.1%} more bits."
+            )
+        return sentence.strip()
     others = [row for row in families if row not in (pick, *ties, leader)]
     sentence = f"Pick {pick.name}: {pick.bits_per_byte:.3f} bits/{unit}"
     if ties:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -131,7 +133,11 @@ class Comparison:
             self.deadline = Deadline(started + time_left(60 * plan.minutes, self.used))
         self.failures: list[FailedFamily] = []
         self.notes: list[str] = []
-        self.word_counts = None if task.tokenizer is None else count_words(task.train.tokens, task.tokenizer)
+        self.word_counts: Future[Counter[str]] | None = None
+        if task.tokenizer is not None:
+            background = ThreadPoolExecutor(1)  # while the families are trained in other processes
+            self.word_counts = background.submit(count_words, task.train.tokens, task.tokenizer)
+            background.shutdown(wait=False)
 
     def keep_time(self) -> None:
         """Store the time used so far, from which a resumed comparison goes on."""
@@ -199,7 +205,7 @@ class Comparison:
     def measure(self) -> ComparisonResults:
         """Fit the mixtures, then measure and analyse all models."""
         plan, task = self.plan, self.task
-        torch.set_num_threads(plan.threads * plan.workers)  # all jobs are done
+        torch.set_num_threads(plan.threads)  # more would wait for each other whenever other work runs
         finished = [job.family for job in plan.jobs if self.folder.job_result(job.family) is not None]
         if not finished:
             reason = f"{self.failures[0].name}: {self.failures[0].reason}" if self.failures else NO_TIME
@@ -284,7 +290,8 @@ class Comparison:
         tokenizer = self.task.tokenizer
         if tokenizer is None or self.word_counts is None:
             return Analysis(by_position=by_position(nats, len(test), test.offsets), by_frequency=[], excerpts=[])
-        return analyse(nats, test.tokens, tokenizer, self.word_counts, offsets=test.offsets, leading=leading)
+        words = self.word_counts.result()
+        return analyse(nats, test.tokens, tokenizer, words, offsets=test.offsets, leading=leading)
 
 
 def time_left(budget: float, used: float) -> float:

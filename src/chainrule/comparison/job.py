@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import torch
@@ -20,6 +22,7 @@ from chainrule.interface.base import AutoregressiveModel
 from chainrule.tasks import task_of_data
 from chainrule.tasks.base import parameters, require
 from chainrule.tasks.sequences import SequenceRun
+from chainrule.training.progress import Record, Reporter
 
 STOPPED = 3  # exit status of a job that was asked to stop and has saved a checkpoint
 TRIAL_SECONDS = 0.15  # of scoring, to measure its speed
@@ -63,6 +66,7 @@ def run_job(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
     plan = folder.plan()
     job = next(job for job in plan.jobs if job.family == name)
     began = time.monotonic()
+    watch = _StopInTime(deadline.earlier(_scoring_seconds(plan)))
     run = require(
         train(
             name,
@@ -77,12 +81,12 @@ def run_job(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
             },
             resume=True,
             scored=False,
-            progress=False,
+            reporter=watch,
         ),
         SequenceRun,  # type: ignore[type-abstract]  # only an isinstance check
     )
     seconds = time.monotonic() - began
-    if run.outcome is not None and run.outcome.reason == "stopped":
+    if run.outcome is not None and run.outcome.reason == "stopped" and not watch.stopped:
         raise SystemExit(STOPPED)
     splits = run.splits(run.config.data)
     assert splits.test is not None
@@ -106,6 +110,24 @@ def _validation(plan: ComparisonPlan) -> dict[str, int]:
     return {} if tokens is None else {"validate_tokens": min(tokens, TrainConfig().validate_tokens)}
 
 
+def _scoring_seconds(plan: ComparisonPlan) -> float:
+    """The time of a job that is not for training."""
+    return 0.0 if plan.schedule is None else plan.schedule.job - plan.schedule.training
+
+
+class _StopInTime(Reporter):
+    """Stops training, as a signal would, if it began late or is slow, so that time is left to score the model."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self.stopped = False
+
+    def update(self, progress: float | None, record: Record) -> None:
+        if self.deadline.passed and not self.stopped and "step" in record and record["seconds"] >= MIN_TRAINING:
+            self.stopped = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _budget(folder: ComparisonFolder, plan: ComparisonPlan, name: str, deadline: Deadline) -> dict[str, float | None]:
     """The training budget: that of all families, or less if the deadline leaves less besides scoring."""
     if not is_neural(name):
@@ -114,6 +136,5 @@ def _budget(folder: ComparisonFolder, plan: ComparisonPlan, name: str, deadline:
         return {"tokens": plan.tokens}
     record = last_record(folder.run(name) / "metrics.jsonl")
     trained = 0.0 if record is None else float(record["seconds"])
-    scoring = plan.schedule.job - plan.schedule.training
-    available = trained + max(0.0, deadline.remaining - scoring)
+    available = trained + max(0.0, deadline.remaining - _scoring_seconds(plan))
     return {"minutes": max(MIN_TRAINING, min(plan.schedule.training, available)) / 60}

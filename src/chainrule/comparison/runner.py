@@ -196,10 +196,9 @@ class JobRunner:
         """When a job that starts now is ended: a little after its deadline, and later if there is no result yet."""
         after = 0.0 if self.plan.schedule is None else self.plan.schedule.after
         limit = self.deadline.earlier(after - max(MIN_LATE, LATE_FRACTION * after))
-        finished = any(self.folder.job_result(job.family) for job in self.plan.jobs)
-        if finished or limit.remaining > FIRST_RESULT:
+        if any(self.folder.job_result(job.family) for job in self.plan.jobs):
             return limit
-        return limit.earlier(limit.remaining - FIRST_RESULT)
+        return limit.earlier(min(limit.remaining - FIRST_RESULT, limit.remaining - self.deadline.remaining - MIN_LATE))
 
     def _run_job(self, name: str) -> FailedFamily | None:
         if self.stopping:

@@ -95,12 +95,15 @@ def wanted_parameters(operations: float) -> float:
 
 def shape_for(name: str, settings: Mapping[str, Any], operations: float) -> dict[str, int]:
     """The width that suits a budget, and the layers of a family whose depth follows from its width."""
-    wanted, found = wanted_parameters(operations), {}
+    wanted, best, least = wanted_parameters(operations), {}, math.inf
     for width in WIDTHS:
         shape = {"width": width, **_layers(name, settings, width)}
         with contextlib.suppress(ConfigError):  # a width that does not fit the user's settings, such as the heads
-            found[width] = shape, abs(math.log(parameter_count(name, {**settings, **shape}) / wanted))
-    return min(found.values(), key=lambda one: one[1])[0] if found else {}
+            distance = abs(math.log(parameter_count(name, {**settings, **shape}) / wanted))
+            if distance >= least:  # wider models are only larger
+                break
+            best, least = shape, distance
+    return best
 
 
 def _layers(name: str, settings: Mapping[str, Any], width: int) -> dict[str, int]:
