@@ -22,7 +22,11 @@ def results_text(results: ComparisonResults) -> str:
     lines = [f"<comparison on {results.data}: {results.budget}"]
     for row in results.rows:
         low, high = row.interval
-        lines.append(f"  {row.name:{width}}  {row.bits_per_byte:.4f} bits/{results.unit}  95 % {low:.3f}–{high:.3f}")
+        adaptive = "  adapts to the text it reads" if row.evaluation == "adaptive" else ""
+        lines.append(
+            f"  {row.name:{width}}  {row.bits_per_byte:.4f} bits/{results.unit}  95 % {low:.3f}–{high:.3f}{adaptive}"
+        )
+    lines += [f"  note: {note}" for note in results.notes]
     lines += [f"  {failure.name:{width}}  failed: {failure.reason}" for failure in results.failures]
     return "\n".join([*lines, f"  {results.recommendation}>"])
 
@@ -40,12 +44,15 @@ def results_html(results: ComparisonResults) -> str:
     failures = "".join(
         f"<div>{escape(failure.name)} failed: {escape(failure.reason)}</div>" for failure in results.failures
     )
-    return f"{table}{failures}<div>{escape(results.recommendation)}</div>"
+    notes = "".join(f"<div>note: {escape(note)}</div>" for note in results.notes)
+    return f"{table}{notes}{failures}<div>{escape(results.recommendation)}</div>"
 
 
 def _cells(row: ComparisonRow, scale: Scale, best: bool) -> list[str]:
     low, high = row.interval
     name = f"<b>{escape(row.name)}</b>" if best else escape(row.name)
+    if row.evaluation == "adaptive":
+        name += " (adapts to the text that it reads)"
     left, right = scale(low), scale(high)
     whisker = (
         '<span style="position:relative;display:inline-block;width:11em;height:1.4em;vertical-align:middle">'
