@@ -28,9 +28,13 @@ class Deadline:
         """The deadline that leaves these seconds for what comes afterwards."""
         return replace(self, end=self.end - seconds)
 
+    def after(self, seconds: float) -> Deadline:
+        """In so many seconds from now."""
+        return replace(self, end=self.clock() + seconds)
+
     def within(self, seconds: float) -> Deadline:
         """In so many seconds from now, but not after this deadline."""
-        return replace(self, end=min(self.end, self.clock() + seconds))
+        return min(self, self.after(seconds), key=lambda one: one.end)
 
     def share(self, fraction: float) -> Deadline:
         """The end of the first `fraction` of the time that remains."""

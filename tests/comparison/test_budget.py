@@ -67,6 +67,7 @@ def test_a_deadline_divides_the_time_that_remains():
     deadline = Deadline(160.0, lambda: now[0])
     assert deadline.remaining == 60
     assert deadline.share(0.25).end == 115
+    assert deadline.after(100).end == 200
     assert deadline.within(10).end == 110
     assert deadline.within(100).end == 160
     assert deadline.earlier(20).end == 140
@@ -134,6 +135,7 @@ def test_models_are_compared_on_the_tokens_that_all_have_scored():
 
     assert common_prefix({"a": scored(1000), "b": scored(600)}) == (600, [])
     assert common_prefix({"a": scored(1000), "b": scored(600), "c": scored(20)}) == (600, ["c"])
+    assert common_prefix({"a": scored(100_000), "b": scored(4096)}) == (4096, [])
 
 
 # Work that ends at a deadline

@@ -221,14 +221,15 @@ class Comparison:
         count = min(len(scored[name].nats) for name in runs)
         test = task.test.first(count, task.tokenizer)
         scored = {name: _cut(scored[name], len(test)) for name in runs}
-        self.listener.stage("measuring", 0.0)
         schedule = plan.schedule
         until = (
             self.deadline
             if schedule is None
             else self.deadline.earlier(schedule.after - schedule.mixing - schedule.measuring)
         )
-        rows = measure_rows(self.folder, runs, scored, test, task, plan, until)
+        rows = measure_rows(
+            self.folder, runs, scored, test, task, plan, until, lambda done: self.listener.stage("measuring", done)
+        )
         self.listener.stage("analysing", 0.0)
         nats = {row.name: scored[row.name].nats for row in rows}
         if len(test) < len(task.test):

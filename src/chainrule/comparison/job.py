@@ -27,6 +27,7 @@ from chainrule.training.progress import Record, Reporter
 STOPPED = 3  # exit status of a job that was asked to stop and has saved a checkpoint
 TRIAL_SECONDS = 0.15  # of scoring, to measure its speed
 TRIAL_TOKENS = 256
+LATE_SCORING_FRACTION = 0.15  # of the time kept for what follows the jobs: for scoring if a job is late
 
 
 def run_trial(folder: ComparisonFolder, name: str) -> None:
@@ -92,6 +93,8 @@ def run_job(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
     assert splits.test is not None
     schedule = plan.schedule
     limits = (None, None) if schedule is None else (schedule.part_tokens, schedule.test_tokens)
+    if schedule is not None:  # counting has no budget and may take too long
+        deadline = max(deadline, deadline.after(LATE_SCORING_FRACTION * schedule.after), key=lambda one: one.end)
     for split, corpus, limit in zip((VALIDATION, TEST), (splits.valid, splits.test), limits, strict=True):
         text = corpus if limit is None else corpus.first(limit)
         protocol = protocol_for(run.autoregressive, text, tokens=None if text is corpus else len(text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,13 @@ from chainrule.tasks.sequences import ComparisonData, SequenceRun, SpeedPrompt
 WARM_UP_TOKENS = 8  # generated before the timing starts
 TIMED_SECONDS = 2.0  # of decoding, at most
 TIMED_FRACTION = 0.6  # of the time for one model; the rest is for its sample
-MIN_FRACTION = 0.25  # of the test tokens that the others have scored, for a model to be shown
+MIN_FRACTION, MIN_TOKENS = 0.25, 4096  # of the test tokens that the others have scored, for a model to be shown
 
 
 def common_prefix(scored: Mapping[str, Surprisals]) -> tuple[int, list[str]]:
     """How many tokens from the start all models have scored, and the models left out because they scored far fewer."""
     most = max(len(found.nats) for found in scored.values())
-    short = [name for name, found in scored.items() if len(found.nats) < MIN_FRACTION * most]
+    short = [name for name, found in scored.items() if len(found.nats) < min(MIN_TOKENS, MIN_FRACTION * most)]
     return min(len(found.nats) for name, found in scored.items() if name not in short), short
 
 
@@ -43,10 +43,12 @@ def measure_rows(
     task: ComparisonData,
     plan: ComparisonPlan,
     deadline: Deadline = NO_DEADLINE,
+    progress: Callable[[float], None] = lambda done: None,
 ) -> list[ComparisonRow]:
     """A row per model, best first. The time until the deadline is divided evenly among them."""
     rows = []
     for done, (name, run) in enumerate(runs.items()):
+        progress(done / len(runs))
         share = deadline.share(1 / (len(runs) - done))
         rows.append(_row(folder, name, run, scored[name], test, task, plan, share))
     return sorted(rows, key=lambda row: row.bits_per_byte)

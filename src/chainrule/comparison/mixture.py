@@ -76,7 +76,7 @@ def fit_mixtures(
         fitted = _fit(folder, parts, len(test), gate_tokens, neural_cache, seed, deadline, reporter)
     seconds = time.monotonic() - began
     scored = score_variants(_variants(fitted), test, deadline, reporter)
-    if len(scored[0].nats) < MIN_SCORED * len(test):
+    if len(scored[0].nats) < min(MIN_PREDICTIONS, MIN_SCORED * len(test)):
         return {}
     jobs = [result for name in used if (result := folder.job_result(name)) is not None]
     for (name, run), found in zip(fitted.items(), scored, strict=True):

@@ -198,7 +198,7 @@ class JobRunner:
         limit = self.deadline.earlier(after - max(MIN_LATE, LATE_FRACTION * after))
         if any(self.folder.job_result(job.family) for job in self.plan.jobs):
             return limit
-        return limit.earlier(min(limit.remaining - FIRST_RESULT, limit.remaining - self.deadline.remaining - MIN_LATE))
+        return max(limit.after(FIRST_RESULT), self.deadline.earlier(-MIN_LATE), key=lambda one: one.end)
 
     def _run_job(self, name: str) -> FailedFamily | None:
         if self.stopping:

@@ -96,9 +96,10 @@ def make_schedule(
         mixing = min(mixing, reading + min(FITTING_SECONDS, reading + mixing / 3))
     measuring = min(MEASURING_FRACTION * seconds, MEASURING_SECONDS * (families + 2))
     after = mixing + measuring + ANALYSIS_SECONDS + ANALYSIS_TOKEN_SECONDS * scored
-    counting = COUNTING_SECONDS * train_tokens if len(trials) < families else 0.0
+    processor = min((one.processor for one in trials.values()), default=1.0)
+    counting = COUNTING_SECONDS * train_tokens / processor if len(trials) < families else 0.0
     free = len(trials) % workers != 0  # a count model fits next to the last neural family
-    job = max(0.0, seconds - after - (0.0 if free else counting)) / rounds
+    job = max(0.0, seconds - after - (0.0 if free else min(counting, seconds / 4))) / rounds
     scoring = MARGIN * slowest * (scored + 2 * part_tokens) + overhead
     return Schedule(
         training=max(MIN_TRAINING, job - scoring),
