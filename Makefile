@@ -3,13 +3,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check format bench docs clean
+.PHONY: demo test test-versions test-slow check format bench docs clean
 
 demo: .venv/ready  ## an n-gram model in seconds, then every family compared: at most three minutes
 	$(BIN)/python examples/demo.py
 
 test: .venv/ready-dev  ## every test but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-versions:  ## quick tests on every other version of Python that is installed: a few minutes, in .venvs/
+	.ci/test-versions
 
 test-slow: .venv/ready-dev  ## the tests that train for minutes: about 6 hours in all
 	$(BIN)/python -m pytest -m slow -vv
@@ -50,4 +53,4 @@ docs: .venv/ready-dev  ## the manual, in site/
 	touch $@ .venv/ready
 
 clean:
-	rm -rf .venv site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
@@ -25,7 +25,9 @@ from chainrule.data.source import DOCUMENTS_PER_CALL, Normalisation, Pair, PairS
 from chainrule.data.splits import Part
 from chainrule.data.text import read_lines
 from chainrule.errors import DataError
-from chainrule.types import Progress
+
+if TYPE_CHECKING:  # types.py imports torch, which reading data does not need
+    from chainrule.types import Progress
 
 MANY = 0.1  # fraction of pairs with equal sides above which a note is printed
 

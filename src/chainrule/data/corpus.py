@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,9 @@ from chainrule.data.text import file_identity, open_source
 from chainrule.errors import DataError
 from chainrule.tokenizers import load_tokenizer, train_tokenizer
 from chainrule.tokenizers.base import Tokenizer, well_formed
-from chainrule.types import Progress
+
+if TYPE_CHECKING:  # types.py imports torch, which reading data does not need
+    from chainrule.types import Progress
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 Offsets = npt.NDArray[np.int64]
