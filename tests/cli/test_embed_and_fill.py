@@ -146,7 +146,7 @@ def test_an_unsupported_verb_is_refused_in_one_line(text_file: Path, tmp_path: P
     for words, said in (
         (("fill", tmp_path / "elmo", "--text", "a <> b"), "give a run that fills gaps"),
         (("generate", tmp_path / "elmo"), "give a run that generates text"),
-        (("embed", tmp_path / "elmo", "--out", tmp_path / "vectors.txt"), "must end with .npz or .npy"),
+        (("embed", tmp_path / "elmo", "--out", tmp_path / "vectors.txt"), "must end in .npz or .npy"),
         (("export", tmp_path / "elmo", "--to", "hf", "--out", tmp_path / "hf"), "only gpt and bert can be exported"),
         (("train", "t5", "--out", tmp_path / "t5"), "no training data was given; name a file"),
     ):

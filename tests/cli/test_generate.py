@@ -100,7 +100,7 @@ def test_short_documents_are_printed_one_per_line(chainrule: Command, runs: Path
     ("options", "message"),
     [
         (["--prompt", "the ß"], "'ß'"),
-        (["--prompt", "the", "--temperature", "0"], "use --greedy"),
+        (["--prompt", "the", "--temperature", "0"], "(--greedy)"),
         (["--prompt", "the", "--temperature", "-1"], "temperature"),
         (["--prompt", "the", "--top-p", "2"], "top_p"),
         (["--prompt", "the", "--draft", "nosuch"], "nosuch"),
@@ -147,7 +147,7 @@ def test_an_interactive_session_continues_undoes_and_repeats(chainrule: Command,
     problems = outcome.err.splitlines()
     assert len(problems) == 3
     assert "unknown command /greedy" in problems[0]
-    assert "greater than 0" in problems[1]
+    assert "temperature: 0 leaves nothing to sample" in problems[1]
     assert "'ß'" in problems[2]
 
 

@@ -182,6 +182,28 @@ def test_python_shows_progress_unless_it_is_silenced(
     assert capsys.readouterr().err == ""
 
 
+def test_scoring_and_mixing_show_progress_unless_they_are_silenced(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("chainrule.training.progress.ANNOUNCED_AFTER", 0.0)
+    runs = [
+        package.train(
+            "ngram", data=str(text_file), out=tmp_path / name, progress=False, settings={"model": {"order": n}}
+        )
+        for name, n in (("one", 1), ("two", 2))
+    ]
+    run, seen = runs[0], list[float]()
+    run.score(data=str(text_file), progress=False)
+    run.score(data=str(text_file), progress=seen.append)
+    package.mix([one.path for one in runs], out=tmp_path / "quiet", progress=False)
+    assert capsys.readouterr().err == ""
+    assert seen[-1] == 1.0
+    run.score(data=str(text_file))
+    assert capsys.readouterr().err == "scoring\n"
+    package.mix([one.path for one in runs], out=tmp_path / "loud")
+    assert capsys.readouterr().err != ""
+
+
 def test_a_run_prints_as_what_it_is_and_shows_tables_in_a_notebook(text_file: Path, tmp_path: Path) -> None:
     run = package.train("ngram", data=str(text_file), out=tmp_path / "run", progress=False)
     assert repr(run).startswith(f"<TextRun {tmp_path / 'run'}: ngram, ")

@@ -12,7 +12,7 @@ import typer
 from chainrule.cli.lines import text_lines, with_progress
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_embedding_run
 from chainrule.errors import ConfigError
-from chainrule.files import require_parent
+from chainrule.files import require_parent, require_suffix
 
 if TYPE_CHECKING:
     from chainrule.tasks.embeddings import EmbeddingRun
@@ -54,9 +54,8 @@ def embed(
 
     if out is None and sys.stdout.isatty():
         raise ConfigError("refusing to print binary data to a terminal; use --out vectors.npz, or redirect with >")
-    if out is not None and out.suffix not in FORMATS:
-        raise ConfigError(f"--out {str(out)!r} must end with .npz or .npy")
     if out is not None:
+        require_suffix(out, FORMATS)
         require_parent(out)
     opened = open_embedding_run(run, device=device, threads=threads, checkpoint=checkpoint)
     arrays = _arrays(opened, with_progress(text_lines(sys.stdin.buffer), "embedding"), per_token=per_token, layer=layer)

@@ -164,8 +164,6 @@ def generate(
 def _sampling_options(greedy: bool, beam: int | None, **sampling: float | None) -> dict[str, Any]:
     """Those of the sampling options that were given; refused where they exclude each other."""
     given: dict[str, Any] = {name: value for name, value in sampling.items() if value is not None}
-    if given.get("temperature") == 0:
-        raise ConfigError("--temperature 0 leaves nothing to sample; use --greedy for the most probable tokens")
     if greedy:
         excluded = [name for name in given if name != "repetition_penalty"]
         if excluded or beam is not None:

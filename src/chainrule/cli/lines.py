@@ -51,9 +51,6 @@ def text_lines(file: BinaryIO) -> Iterator[str]:
         )
 
 
-ANNOUNCED_AFTER = 1.0  # seconds; what is faster leaves no trace in a log
-
-
 def with_progress(
     items: Iterable[T], verb: str, unit: str = "lines", *, fraction: Callable[[int], float | None] = lambda done: None
 ) -> Iterator[T]:
@@ -74,17 +71,15 @@ def with_progress(
 @contextlib.contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
     """A stage of work: a transient bar, or lines off a terminal, on stderr. The fraction that is done may be given."""
-    reporter = _reporter()
-    reporter.begin(label)
-    reporter.update(None, {})
-    try:
-        yield lambda share: reporter.update(share, {})
-    finally:
-        reporter.end()
+    from chainrule.training.progress import shown_fraction
+
+    with shown_fraction(True, label, errors) as report:
+        assert report is not None
+        yield report
 
 
 def _reporter() -> Reporter:
-    from chainrule.training.progress import console_reporter
+    from chainrule.training.progress import ANNOUNCED_AFTER, console_reporter
 
     return console_reporter(errors, announce_after=ANNOUNCED_AFTER)
 

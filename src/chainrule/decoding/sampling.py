@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from chainrule.config import Settings
@@ -31,6 +32,13 @@ class Sampling(Settings):
     top_p: float | None = Field(None, gt=0, le=1, description="keep the smallest set of tokens with this probability")
     min_p: float | None = Field(None, ge=0, le=1, description="minimum probability relative to the most probable token")
     repetition_penalty: float = Field(1.0, gt=0, description="above 1: tokens of the prompt or output are less likely")
+
+    @field_validator("temperature", mode="before")
+    @classmethod
+    def _positive(cls, value: Any) -> Any:
+        if value == 0:
+            raise ValueError("0 leaves nothing to sample; give a small one, such as 0.1, or decode greedily (--greedy)")
+        return value
 
 
 GREEDY = Sampling(greedy=True)

@@ -36,7 +36,7 @@ from chainrule.tasks.examples import (
     in_groups,
 )
 from chainrule.training.checkpoint import RunFolder
-from chainrule.training.progress import Reporter
+from chainrule.training.progress import Fraction, Reporter, shown_fraction
 from chainrule.types import Sequences
 
 # Runs
@@ -119,10 +119,11 @@ class AnswerRun(PredictionRun[SpanReader]):
             text = " ".join(found.text.split())
             yield LinePrediction(f"{text}\t{found.probability:.4f}\t{found.nowhere:.4f}", found._asdict())
 
-    def score(self, data: str, *, progress: Callable[[float], None] | None = None) -> AnswerScore:
+    def score(self, data: str, *, progress: Fraction | bool | None = True) -> AnswerScore:
         questions, negatives = read_squad(data), self.config.data.negatives
         passages = encode_questions(questions, self.cutter(), negatives=negatives, seed=0)
-        result = self.score_questions(questions, passages, progress=progress)
+        with shown_fraction(progress, "scoring") as report:
+            result = self.score_questions(questions, passages, progress=report)
         self.keep_score(result, passages.target, data)
         return result
 

@@ -27,7 +27,7 @@ from chainrule.tokenizers import Tokenizer
 from chainrule.tokenizers.huggingface import HuggingFace
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
-from chainrule.training.progress import Reporter
+from chainrule.training.progress import Fraction, Reporter
 
 WINDOW = 512  # texts that are buffered, so that those of similar length are read together
 ROWS_AT_ONCE, TOKENS_AT_ONCE = 256, 8192  # of one forward pass, padding included
@@ -62,7 +62,7 @@ class PredictionRun(TokenizerRun[NeuralT_co]):
         """The prediction for each line, in order; None for an empty line. There may be any number of lines."""
 
     @abstractmethod
-    def score(self, data: str, *, progress: Callable[[float], None] | None = None) -> Settings:
+    def score(self, data: str, *, progress: Fraction | bool | None = True) -> Settings:
         """Compare predictions with the data's own targets. The result is also stored in scores.jsonl."""
 
     def evaluate(self, request: ScoreRequest, progress: Callable[[float], None] | None = None) -> ScoreReport:

@@ -27,7 +27,7 @@ from chainrule.tasks.labels import Probabilities, label_report
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
-from chainrule.training.progress import Record, Reporter
+from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
 from chainrule.types import Sequences
 
 IMAGES_AT_ONCE = 256  # of one forward pass
@@ -86,10 +86,11 @@ class ImageLabelRun(Run[ImageLabelModel]):
                 progress((begin + len(rows)) / len(pixels))
         return np.concatenate(found)
 
-    def score(self, data: str, *, progress: Callable[[float], None] | None = None) -> LabelScore:
+    def score(self, data: str, *, progress: Fraction | bool | None = True) -> LabelScore:
         """Compare predictions with the labels of the data. The result is also stored in scores.jsonl."""
         pairs = labelled(self.corpus(data), data)
-        result = self.score_pairs(pairs, progress=progress)
+        with shown_fraction(progress, "scoring") as report:
+            result = self.score_pairs(pairs, progress=report)
         self.keep_score(result, pairs.target, data)
         return result
 

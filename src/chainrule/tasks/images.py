@@ -32,7 +32,7 @@ from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tasks.sequences import ComparisonData, SequenceRun, SequenceSplits, SpeedPrompt
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
-from chainrule.training.progress import Reporter
+from chainrule.training.progress import Fraction, Reporter, shown_fraction
 from chainrule.types import Sequences
 
 SAMPLE_IMAGES = 12  # of a comparison
@@ -69,12 +69,13 @@ class ImageRun(SequenceRun):
         """Whether the model is conditioned on a class label."""
         return isinstance(self.model, Conditional)
 
-    def score(self, data: str, *, progress: Callable[[float], None] | None = None) -> ImageScore:
+    def score(self, data: str, *, progress: Fraction | bool | None = True) -> ImageScore:
         """Score the images of a data spec. The result is also stored in scores.jsonl."""
         images = self.corpus(data)
         if self.labelled and images.labels is None:
             raise DataError(f"{data!r} has no labels, but {self.config.family} needs them; give labelled data")
-        found = score(self.model, images.target, source=images.labels if self.labelled else None, progress=progress)
+        with shown_fraction(progress, "scoring") as report:
+            found = score(self.model, images.target, source=images.labels if self.labelled else None, progress=report)
         self.keep_score(found, images.target, data)
         return ImageScore.of(found, self.form)
 

@@ -36,7 +36,7 @@ from chainrule.tasks.examples import (
 )
 from chainrule.tasks.scoring import ScoreReport
 from chainrule.training.checkpoint import RunFolder
-from chainrule.training.progress import Record, Reporter
+from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
 from chainrule.types import Sequences
 
 Probabilities = npt.NDArray[np.float64]
@@ -125,9 +125,10 @@ class LabelRun(ConfusionRun[Classifier]):
         for found in self.predict(lines):
             yield None if found is None else LinePrediction(f"{found.label}\t{found.probability:.4f}", found._asdict())
 
-    def score(self, data: str, *, progress: Callable[[float], None] | None = None) -> LabelScore:
+    def score(self, data: str, *, progress: Fraction | bool | None = True) -> LabelScore:
         pairs = encode_labelled(read_labelled(data, self.config.data), self.tokenizer, self.labels)
-        result = self.score_pairs(pairs, progress=progress)
+        with shown_fraction(progress, "scoring") as report:
+            result = self.score_pairs(pairs, progress=report)
         self.keep_score(result, pairs.target, data)
         return result
 

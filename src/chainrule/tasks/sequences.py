@@ -20,6 +20,7 @@ from chainrule.tasks.base import Run, TokenizerRun
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest, TextToken, TokenScores
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
+from chainrule.training.progress import Fraction, shown_fraction
 
 TextModelT_co = TypeVar("TextModelT_co", bound=AutoregressiveModel | ParallelModel, covariant=True)
 
@@ -55,7 +56,7 @@ class TokenRun(TokenizerRun[TextModelT_co]):
         data: str | None = None,
         source: str | None = None,
         stride: int | None = None,
-        progress: Callable[[float], None] | None = None,
+        progress: Fraction | bool | None = True,
     ) -> Score:
         """Score a text, or a file or any other data spec. The result is also stored in scores.jsonl.
 
@@ -63,7 +64,8 @@ class TokenRun(TokenizerRun[TextModelT_co]):
         """
         corpus, given, name = self.scored_corpus(text, data, source)
         protocol = protocol_for(self.model, corpus, stride=stride)
-        result = score(self.model, corpus, protocol, source=given, progress=progress)
+        with shown_fraction(progress, "scoring") as report:
+            result = score(self.model, corpus, protocol, source=given, progress=report)
         self.keep_score(result, corpus, name)
         return result
 

@@ -27,7 +27,7 @@ from chainrule.tasks.base import Task, TrainingBatches, refuse_pairs
 from chainrule.tasks.examples import WINDOW, ExampleData, LinePrediction, in_groups, in_windows
 from chainrule.tasks.labels import ConfusionRun
 from chainrule.training.checkpoint import RunFolder
-from chainrule.training.progress import Record, Reporter
+from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
 from chainrule.types import Sequences
 
 SEARCHES = ("viterbi", "greedy", "beam")
@@ -117,10 +117,11 @@ class TagRun(ConfusionRun[Tagger]):
         *,
         search: str | None = None,
         beam: int = 5,
-        progress: Callable[[float], None] | None = None,
+        progress: Fraction | bool | None = True,
     ) -> LabelScore:
         pairs = encode_tagged(read_tagged(data, self.config.data), self.tokenizer, self.labels)
-        result = self.score_pairs(pairs, search=search, beam=beam, progress=progress)
+        with shown_fraction(progress, "scoring") as report:
+            result = self.score_pairs(pairs, search=search, beam=beam, progress=report)
         self.keep_score(result, pairs.target, data)
         return result
 

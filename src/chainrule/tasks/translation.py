@@ -41,7 +41,7 @@ from chainrule.tasks.sequences import ScoredCorpus, TokenRun
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
-from chainrule.training.progress import Record, Reporter
+from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
 from chainrule.types import Progress, Sequences
 
 VALIDATION_METRICS = ("valid_bleu", "valid_chrf", "valid_exact_match", "bleu_signature")
@@ -145,18 +145,19 @@ class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel]):
         *,
         batch: int = 32,
         target_language: str | None = None,
-        progress: Callable[[float], None] | None = None,
+        progress: Fraction | bool | None = True,
     ) -> TranslationScore:
         """BLEU, chrF and exact match of translations of the sources, and the likelihood of the references."""
-        return score_translations(
-            self.translator(),
-            sources,
-            references,
-            search or Search(),
-            target_language=target_language or self.config.data.target_language or "",
-            batch=batch,
-            progress=progress,
-        )
+        with shown_fraction(progress, "translating") as report:
+            return score_translations(
+                self.translator(),
+                sources,
+                references,
+                search or Search(),
+                target_language=target_language or self.config.data.target_language or "",
+                batch=batch,
+                progress=report,
+            )
 
     def evaluate(self, request: ScoreRequest, progress: Callable[[float], None] | None = None) -> ScoreReport:
         """Likelihood of given translations; with references, the quality of the run's own translations."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +27,7 @@ from chainrule.tasks.embeddings import EmbeddingRun, EncoderData
 from chainrule.tasks.text import prepare_text
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
-from chainrule.training.progress import Reporter
+from chainrule.training.progress import Fraction, Reporter, shown_fraction
 
 LINE_END = "\n"
 
@@ -47,11 +46,12 @@ class WordVectorRun(EmbeddingRun[Word2Vec]):
         return WordVectors(*named_vectors(self.model, self.tokenizer))
 
     def score_words(
-        self, path: Path, *, restricted: int = RESTRICTED, progress: Callable[[float], None] | None = None
+        self, path: Path, *, restricted: int = RESTRICTED, progress: Fraction | bool | None = True
     ) -> AnalogyScore | SimilarityScore:
         """Score a file of analogies (questions-words) or of word pairs with similarities (WordSim-353)."""
         if is_analogies(path):
-            return score_analogies(self.vectors, read_analogies(path), restricted=restricted, progress=progress)
+            with shown_fraction(progress, "scoring") as report:
+                return score_analogies(self.vectors, read_analogies(path), restricted=restricted, progress=report)
         return score_similarities(self.vectors, read_similarities(path))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chainrule.errors import MissingExtra
 from chainrule.metrics import PROGRESS, metric
@@ -53,6 +54,29 @@ def console_reporter(console: Console | None = None, *, announce_after: float = 
     if console.is_terminal:
         return LiveLine(console)
     return LogLines(console, announce_after=announce_after, watch=True)
+
+
+Fraction: TypeAlias = Callable[[float], None]
+"""Receives the fraction of a stage that is done."""
+
+ANNOUNCED_AFTER = 1.0  # seconds; what is faster leaves no trace in a log
+
+
+@contextlib.contextmanager
+def shown_fraction(
+    progress: Fraction | bool | None, label: str, console: Console | None = None
+) -> Iterator[Fraction | None]:
+    """The receiver of a stage's progress: a given one, for True one that shows it, for False and None none."""
+    if not isinstance(progress, bool) or not progress:
+        yield None if isinstance(progress, bool) else progress
+        return
+    reporter = console_reporter(console, announce_after=ANNOUNCED_AFTER)
+    reporter.begin(label)
+    reporter.update(None, {})
+    try:
+        yield lambda share: reporter.update(share, {})
+    finally:
+        reporter.end()
 
 
 SECONDS_BETWEEN_LINES = 30.0
