@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from chainrule.errors import ConfigError, nearest
+from chainrule.limits import LARGEST_SEED, MOST_THREADS
 
 
 class Settings(BaseModel):
@@ -310,8 +311,8 @@ class RunConfig(Settings):
         None, description="translation: tokenizer of the source; none: same as `tokenizer`"
     )
     start_from: str | None = Field(None, description="run that provides the vocabulary and the initial weights")
-    seed: int = 0
-    threads: int | None = Field(None, ge=1)
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
+    threads: int | None = Field(None, ge=1, le=MOST_THREADS)
     device: str = "auto"
     data: DataConfig
     train: TrainConfig = TrainConfig()

@@ -103,6 +103,7 @@ def test_short_documents_are_printed_one_per_line(chainrule: Command, runs: Path
         (["--prompt", "the", "--temperature", "0"], "(--greedy)"),
         (["--prompt", "the", "--temperature", "-1"], "temperature"),
         (["--prompt", "the", "--top-p", "2"], "top_p"),
+        (["--prompt", "the", "--stop", ""], "a stop string is empty"),
         (["--prompt", "the", "--draft", "nosuch"], "nosuch"),
     ],
 )

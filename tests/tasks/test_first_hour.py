@@ -14,7 +14,7 @@ from tests.cli.test_bad_input import refused
 from tests.conftest import Command
 
 import chainrule as package
-from chainrule.errors import DataError, TrainingError
+from chainrule.errors import DataError, DecodingError, TrainingError
 from chainrule.training.progress import LogLines
 
 WORDS = ("der", "die", "das", "Haus", "Berg", "Tal")
@@ -285,3 +285,40 @@ def test_word_perplexity_is_left_out_where_there_are_no_words(tmp_path: Path) ->
     run = package.train("ngram", data=str(chinese), out=tmp_path / "run", progress=False)
     assert run.info()["validation"]["word_perplexity"] is None
     assert "word perplexity" not in (tmp_path / "run" / "card.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "ngram", "--data", "TEXT", "--out", "NEW", "--seed", str(10**30)],
+        ["train", "ngram", "--data", "TEXT", "--out", "NEW", "--seed", "-1"],
+        ["train", "ngram", "--data", "TEXT", "--out", "NEW", "--threads", "100000"],
+        ["compare", "--data", "TEXT", "--out", "NEW", "--threads", "100000"],
+        ["compare", "--data", "TEXT", "--out", "NEW", "--seed", str(10**30)],
+        ["generate", "RUN", "--prompt", "the", "--seed", str(10**30)],
+        ["generate", "RUN", "--prompt", "the", "--threads", "100000"],
+        ["verify", "RUN", "--seed", "-1"],
+    ],
+)
+def test_absurd_seeds_and_numbers_of_threads_are_refused(
+    chainrule: Command, text_file: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    package.train("ngram", data=str(text_file), out=tmp_path / "run", progress=False)
+    places = {"TEXT": text_file, "NEW": tmp_path / "new", "RUN": tmp_path / "run"}
+    outcome = chainrule(*(places.get(word, word) for word in arguments))
+    refused(outcome, "less than or equal to" if arguments[-1] != "-1" else "greater than or equal to 0")
+    assert outcome.out == ""
+    assert not (tmp_path / "new").exists()
+
+
+def test_python_refuses_a_seed_of_more_than_64_bits(text_file: Path, tmp_path: Path) -> None:
+    run = package.train("ngram", data=str(text_file), out=tmp_path / "run", progress=False)
+    with pytest.raises(DecodingError, match="it must be 0 to"):
+        run.generate("the", seed=10**30)
+
+
+def test_compare_refuses_a_folder_of_something_else_before_it_reads_the_data(
+    chainrule: Command, text_file: Path, tmp_path: Path
+) -> None:
+    outcome = chainrule("compare", "--data", text_file, "--out", tmp_path, "--minutes", 1)
+    refused(outcome, "is not a comparison; choose a new or empty folder")

@@ -12,6 +12,7 @@ import typer
 
 from chainrule.cli.options import Json, errors, output, print_json
 from chainrule.errors import ConfigError
+from chainrule.limits import LARGEST_SEED, MOST_THREADS
 from chainrule.options import require_data
 
 if TYPE_CHECKING:
@@ -67,9 +68,12 @@ def compare(
         ),
     ] = None,
     tokenizer: Annotated[str, typer.Option(help="Tokenizer, as for `chainrule train`.")] = "chars",
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed.")] = 0,
     threads: Annotated[
-        int, typer.Option(min=1, help="Threads per family; families are trained in parallel on the remaining cores.")
+        int,
+        typer.Option(
+            min=1, max=MOST_THREADS, help="Threads per family; families are trained in parallel on the remaining cores."
+        ),
     ] = 1,
     set_: Annotated[
         list[str] | None,

@@ -10,6 +10,7 @@ import typer
 from chainrule.cli.lines import progress_bar
 from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, open_image_run, output
 from chainrule.files import require_parent, require_suffix
+from chainrule.limits import LARGEST_SEED
 
 FRAMES = {".gif": 64, ".png": 12}  # frames of the generation, by file format
 
@@ -43,7 +44,7 @@ def draw(
     temperature: Annotated[
         float, typer.Option(help="Sampling temperature: below 1 less random, above 1 more random.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Random seed; image i uses seed + i.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed; image i uses seed + i.")] = 0,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
     threads: Threads = None,

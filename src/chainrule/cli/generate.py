@@ -12,6 +12,7 @@ from chainrule.cli.lines import progress_bar, with_progress
 from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, errors, open_text_run, output, print_json
 from chainrule.cli.prompts import read_prompts
 from chainrule.errors import ConfigError
+from chainrule.limits import LARGEST_SEED
 
 if TYPE_CHECKING:
     from chainrule.decoding.drafts import Drafter
@@ -65,7 +66,7 @@ def generate(
         ),
     ] = None,
     num: Annotated[int, typer.Option("--num", "-n", min=1, help="Number of texts for each prompt.")] = 1,
-    seed: Annotated[int, typer.Option(help="Random seed; text i uses seed + i.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed; text i uses seed + i.")] = 0,
     stop: Annotated[
         list[str] | None, typer.Option(help="Stop before this string. May be repeated.", show_default=False)
     ] = None,

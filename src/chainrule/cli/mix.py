@@ -20,6 +20,7 @@ from chainrule.cli.options import (
     require_new_run,
     require_runs,
 )
+from chainrule.limits import LARGEST_SEED
 
 if TYPE_CHECKING:
     from chainrule.tasks.base import Run
@@ -61,7 +62,7 @@ def mix(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed.")] = 0,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,

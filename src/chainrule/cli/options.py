@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from chainrule.errors import ConfigError, RunError
+from chainrule.limits import MOST_THREADS
 
 if TYPE_CHECKING:
     from chainrule.tasks.base import Run
@@ -31,7 +32,9 @@ errors = Console(stderr=True)
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest one available.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads. Default: all cores.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=MOST_THREADS, help="Number of CPU threads. Default: all cores.")
+]
 Checkpoint = Annotated[str, typer.Option(help="best: best weights by validation; last: last checkpoint.")]
 
 

@@ -10,6 +10,7 @@ import typer
 from chainrule.cli.lines import progress_bar
 from chainrule.cli.options import Json, RunPath, Threads, open_run, output, print_json
 from chainrule.errors import ConfigError, RunError
+from chainrule.limits import LARGEST_SEED
 
 if TYPE_CHECKING:
     from chainrule.evaluation.verify import Finding
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def verify(
     run: RunPath,
-    seed: Annotated[int, typer.Option(help="Random seed of the test sequences.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed of the test sequences.")] = 0,
     repair: Annotated[
         bool,
         typer.Option(

@@ -78,6 +78,7 @@ def compare(
     started = time.monotonic() if started is None else started
     listener = listener or ComparisonListener()
     folder = ComparisonFolder(Path(out))
+    folder.require_usable(resume=resume)  # before the data is read, which may take long
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"--minutes must be positive (got {minutes:g}): no time to train; give at least 1")
     kind = task_of_data(data, default="text").comparison

@@ -80,16 +80,23 @@ class ComparisonFolder:
             return float(self.seconds_file.read_text(encoding="utf-8"))
         return 0.0
 
-    def begin(self, plan: ComparisonPlan, *, resume: bool) -> ComparisonPlan:
-        """Write the plan to a new folder, or return the plan of the comparison to resume.
-
-        Raises RunError if the folder holds anything else, or a comparison with other options.
-        """
+    def require_usable(self, *, resume: bool) -> None:
+        """Raise RunError unless a comparison can be started here, or resumed."""
         if self.plan_file.is_file():
             if not resume:
                 raise RunError(
                     f"{str(self.path)!r} already holds a comparison; choose another folder, or resume it with --resume"
                 )
+        elif self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
+            raise RunError(f"{str(self.path)!r} exists and is not a comparison; choose a new or empty folder")
+
+    def begin(self, plan: ComparisonPlan, *, resume: bool) -> ComparisonPlan:
+        """Write the plan to a new folder, or return the plan of the comparison to resume.
+
+        Raises RunError if the folder holds anything else, or a comparison with other options.
+        """
+        self.require_usable(resume=resume)
+        if self.plan_file.is_file():
             kept = self.plan()
             if _options(kept) != _options(plan):
                 differing = next(name for name, value in _options(kept).items() if value != _options(plan)[name])
@@ -98,8 +105,6 @@ class ComparisonFolder:
                     "repeat its command, or choose another folder"
                 )
             return kept
-        if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
-            raise RunError(f"{str(self.path)!r} exists and is not a comparison; choose a new or empty folder")
         self.write_plan(plan)
         return plan
 

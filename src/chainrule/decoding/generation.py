@@ -16,6 +16,7 @@ from chainrule.decoding.sampling import Gumbels, Sampling, choose
 from chainrule.decoding.speculative import BlockReader, BlockSize, DraftBlock
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel
+from chainrule.limits import LARGEST_SEED
 from chainrule.types import Sequences
 
 Finish: TypeAlias = Literal["eos", "stop", "length"]
@@ -88,6 +89,9 @@ def stream_tokens(
     check_request(model, prompts, length=min(lengths, default=1), eos=eos, suppress=suppress, source=source)
     if len(seeds) != len(prompts):
         raise DecodingError(f"got {len(seeds)} seeds for {len(prompts)} prompts; give one seed per prompt")
+    for seed in seeds:
+        if not 0 <= seed <= 2 * LARGEST_SEED:
+            raise DecodingError(f"the seed is {seed}; it must be 0 to {LARGEST_SEED}")
     drafter = ModelDrafter(draft) if isinstance(draft, AutoregressiveModel) else draft
     if drafter is not None:
         drafter.check(model)

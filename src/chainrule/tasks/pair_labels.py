@@ -41,7 +41,7 @@ from chainrule.tasks.examples import (
 from chainrule.tasks.labels import Probabilities, label_report
 from chainrule.tasks.scoring import ScoreReport
 from chainrule.training.checkpoint import RunFolder
-from chainrule.training.progress import Record, Reporter
+from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
 from chainrule.types import Batch, Sequences
 
 # Runs
@@ -94,9 +94,10 @@ class PairLabelRun(PredictionRun[PairClassifier]):
             shown = [f"{label}\t{found.probabilities[label]:.4f}" for label in found.labels]
             yield LinePrediction("\t".join(shown) or "–", found._asdict())
 
-    def score(self, data: str, *, progress: Callable[[float], None] | None = None) -> LabelScore | LabelSetScore:
+    def score(self, data: str, *, progress: Fraction | bool | None = True) -> LabelScore | LabelSetScore:
         pairs = encode_data(data, self.config.data, self.tokenizer, self.labels)
-        result = self.score_pairs(pairs, progress=progress)
+        with shown_fraction(progress, "scoring") as report:
+            result = self.score_pairs(pairs, progress=report)
         self.keep_score(result, pairs.target, data)
         return result
 

@@ -399,6 +399,8 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
     def _stop_condition(self, stop: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
         if not stop:
             return None
+        if not all(stop):
+            raise ConfigError("a stop string is empty, so no text could be generated; remove it")
         longest = max(len(one) for one in stop)
 
         def done(ids: Sequence[int]) -> bool:

@@ -68,7 +68,8 @@ class RunFolder:
         """Raise RunError unless the folder is new or empty."""
         if self.exists:
             raise RunError(
-                f"{str(self.path)!r} already contains a run; choose another folder, or continue it with --resume"
+                f"{str(self.path)!r} already contains a run; choose another folder, or continue its training with "
+                "train --resume"
             )
         if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
             raise RunError(f"{str(self.path)!r} exists and is not a run; choose a new or empty folder")
