@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import chainrule
 from chainrule.decoding import Search
+from chainrule.errors import ChainruleError
 from chainrule.evaluation.gamma_sweep import SweepPoint, draw_sweep, sweep_gamma
+from chainrule.tasks.translation import TranslationRun
 
 
 def main() -> None:
@@ -31,6 +34,8 @@ def main() -> None:
         for file in (arguments.source, arguments.target)
     )
     run = chainrule.load(arguments.run)
+    if not isinstance(run, TranslationRun):
+        parser.error(f"{arguments.run} is a run of {run.config.family}, and this sweep translates; give one of hybrid")
     points = sweep_gamma(
         run.translator(),
         sources,
@@ -50,4 +55,7 @@ def show(point: SweepPoint) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ChainruleError as error:
+        sys.exit(f"error {error}")

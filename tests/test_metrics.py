@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from typing import get_args
+
+import pytest
+
 from chainrule.evaluation.answers import AnswerScore
 from chainrule.evaluation.images import ImageScore
 from chainrule.evaluation.labels import LabelScore
-from chainrule.evaluation.likelihood import Score
-from chainrule.metrics import METRICS, PROGRESS, known_metrics, metric
+from chainrule.evaluation.likelihood import Protocol, Score
+from chainrule.metrics import METHODS, METRICS, PROGRESS, known_metrics, metric, protocol_line
 from chainrule.training.progress import progress_line
 
 
@@ -35,3 +39,10 @@ def test_every_metric_of_the_progress_line_is_known() -> None:
 def test_known_metrics_leave_out_tables_and_missing_values() -> None:
     found = {"f1": {"noun": 0.5}, "accuracy": 0.75, "nats_per_label": None, "texts": 3, "split": "test"}
     assert [(key, value) for key, _, value in known_metrics(found)] == [("accuracy", 0.75), ("texts", 3)]
+
+
+@pytest.mark.parametrize("method", get_args(Protocol.model_fields["method"].annotation))
+def test_the_protocol_is_described_in_words_that_need_no_explanation(method: str) -> None:
+    line = protocol_line({"method": method, "carry_over": method == "carried", "eos": False})
+    assert line.startswith(METHODS[method])
+    assert ("state carried over between segments" in line) == (method == "carried")

@@ -72,6 +72,10 @@ METRICS: dict[str, Metric] = {
     # Translations
     "bleu": Metric("BLEU", ".1f", "higher"),
     "chrf": Metric("chrF", ".1f", "higher"),
+    "sentences": Metric("sentences"),
+    "untranslated": Metric("sources passed through, empty or too long"),
+    "cut": Metric("translations cut at the length limit"),
+    "unscored": Metric("references too long for nats/token"),
 }
 
 HEADLINES = ("bits_per_byte", "bits_per_dim", "entity_f1", "accuracy", "f1", "nats_per_token")
@@ -104,12 +108,22 @@ def score_rows(found: Mapping[str, Any]) -> dict[str, Any]:
     return rows | {"protocol": protocol_line(found["protocol"])} if "protocol" in found else rows
 
 
+METHODS = {
+    "carried": "one pass over the text",
+    "windows": "sliding windows",
+    "documents": "document by document",
+    "whole": "all tokens of a document in parallel",
+}
+"""How the methods of a protocol are called in tables and cards."""
+
+
 def protocol_line(protocol: Mapping[str, Any]) -> str:
     """How the text was read, in one line."""
-    parts = [str(protocol["method"])]
+    method = str(protocol["method"])
+    parts = [METHODS.get(method, method)]
     if protocol.get("context"):
         parts.append(f"context {protocol['context']}, stride {protocol['stride']}")
-    parts.append("state carried over" if protocol["carry_over"] else "no carry-over")
+    parts.append("state carried over between segments" if protocol["carry_over"] else "no state carried over")
     parts.append("EOS counted" if protocol["eos"] else "no EOS")
     if protocol.get("bytes"):
         parts.append(f"bytes of {protocol['bytes']}")

@@ -164,7 +164,7 @@ def test_info_describes_a_run(chainrule: Command, run: Path) -> None:
 def test_an_ngram_is_exported_to_arpa_and_imported(chainrule: Command, run: Path, tmp_path: Path) -> None:
     assert chainrule("export", run, "--to", "arpa", "--out", tmp_path / "arpa").code == 0
     back = tmp_path / "back"
-    assert chainrule("import", tmp_path / "arpa" / "model.arpa", "--from", "arpa", "--out", back).code == 0
+    assert chainrule("import", tmp_path / "arpa", "--from", "arpa", "--out", back).code == 0
     scores = [json.loads(chainrule("score", one, "--text", "the dog sat", "--json").out) for one in (run, back)]
     assert scores[0]["nats_per_token"] == pytest.approx(scores[1]["nats_per_token"], abs=1e-5)
 

@@ -124,7 +124,7 @@ def test_fillings_are_sorted_by_probability(
     family: str, longest: int, text_file: Path, tmp_path: Path, chainrule: Command
 ) -> None:
     train(chainrule, family, text_file, tmp_path / "run", "--steps", 2)
-    words = ("--text", "the cat <> on the <> .", "--n-best", 3, "--longest", longest)
+    words = ("--text", "the cat <> on the <> .", "--n-best", 3, *(("--longest", longest) if family == "t5" else ()))
     found = json.loads(chainrule("fill", tmp_path / "run", *words, "--json").out)
     assert len(found) == 3
     assert [one["probability"] for one in found] == sorted((one["probability"] for one in found), reverse=True)

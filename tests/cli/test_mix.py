@@ -127,3 +127,12 @@ def test_a_run_from_before_valid_from_had_its_name_is_read(chainrule: Command, t
     options = ("--set", "data.valid_at=start", "--out", tmp_path / "new")
     outcome = chainrule("train", "ngram", "--data", text_file, *options)
     assert "unknown setting 'data.valid_at'" in outcome.err
+
+
+def test_mixed_images_are_to_be_drawn(chainrule: Command, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        settings = {"model": {"order": 2 + seed}}
+        package.train("ngram", data="builtin:digits", out=tmp_path / f"{seed}", settings=settings, progress=False)
+    outcome = chainrule("mix", tmp_path / "0", tmp_path / "1", "--gate", "learned", "--out", tmp_path / "both")
+    assert outcome.code == 0, outcome.err
+    assert f"next: chainrule draw {tmp_path / 'both'} --out" in " ".join(outcome.out.split())

@@ -1,3 +1,4 @@
+import socket
 import sys
 
 import pytest
@@ -152,3 +153,21 @@ def test_a_comparison_is_measured_on_the_test_split_of_the_data_set(three_splits
     assert data.test.offsets.tolist() == [0, 4, 9, 13]
     cut = split_config(str(three_splits), None, None, 0.2, {}, TextComparison.own_test)
     assert (cut.test, cut.test_fraction) == (None, 0.2)
+
+
+def test_a_hub_that_does_not_answer_is_an_error_of_one_line_without_further_attempts(monkeypatch, source, capfd):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "getproxies", dict)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+    assert not hub.is_reachable(("127.0.0.1", port))
+    with pytest.raises(DataError, match=r"no connection to 127.0.0.1, and no copy in the cache; check the network"):
+        list(source("hub:nobody/nothing").pieces())
+    assert capfd.readouterr().err == ""
+    assert datasets.config.HF_HUB_OFFLINE is False
+
+
+def test_a_hub_that_answers_is_reachable():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert hub.is_reachable(server.getsockname())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,13 @@ def test_a_model_without_a_gamma_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="Seq2Seq has no γ"):
         sweep_gamma(run.translator(), ["a"], ["b"])
+
+
+def test_the_example_refuses_a_run_that_does_not_translate_in_one_line(text_file: Path, tmp_path: Path) -> None:
+    chainrule.train("ngram", data=str(text_file), out=tmp_path / "run", progress=False)
+    script = Path(__file__).parents[2] / "examples" / "gamma_sweep.py"
+    words = [sys.executable, str(script), str(tmp_path / "run"), "--source", str(text_file), "--target", str(text_file)]
+    outcome = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert outcome.returncode == 2
+    assert "is a run of ngram, and this sweep translates; give one of hybrid" in outcome.stderr
+    assert "Traceback" not in outcome.stderr

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 import chainrule
+from chainrule.errors import ConfigError
 from chainrule.models.reader import SpanReader
 from chainrule.tasks import load
 from chainrule.tasks.answers import AnswerRun
 from chainrule.testing.tiny import tiny_model
 from chainrule.types import Batch, Sequences
+from tests.features.folders import write_bert
 
 ASKED = Sequences(torch.tensor([[1, 2, 0, 3, 4, 5], [1, 0, 2, 0, 0, 0], [4, 0, 0, 0, 0, 0]]), torch.tensor([6, 3, 2]))
 
@@ -94,3 +96,31 @@ def test_answers_are_found_in_texts_longer_than_a_passage(questions: Path, tmp_p
     assert found.probability > 0.5 > found.nowhere
     assert again.answer("which colour has the dog ?", context).nowhere > found.nowhere
     assert again.answer("which colour ?", " ").text == ""
+
+
+def test_a_question_longer_than_the_context_of_a_pretrained_encoder_is_cut(
+    questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_bert(tmp_path / "bert", max_position_embeddings=64)
+    content = json.loads(questions.read_text())
+    paragraphs = content["data"][0]["paragraphs"] = content["data"][0]["paragraphs"][:12]
+    for paragraph in (paragraphs[0], paragraphs[-1]):  # one for training, one for validation
+        paragraph["qas"][0]["question"] = "which " * 300
+    questions.write_text(json.dumps(content))
+    settings = {
+        "model": {"features": str(tmp_path / "bert"), "width": 8},
+        "data": {"passage_length": 30, "passage_stride": 20, "negatives": 1},
+    }
+    run = chainrule.train("reader", data=str(questions), out=tmp_path / "run", steps=1, settings=settings)
+    assert isinstance(run, AnswerRun)
+    assert "are cut to the encoder's context of 63 tokens" in capsys.readouterr().err
+    assert run.answer("which " * 300, "The hen is green .").cut
+    assert not run.answer("which ?", "The hen is green .").cut
+
+
+def test_a_passage_longer_than_the_context_of_a_pretrained_encoder_is_refused(questions: Path, tmp_path: Path) -> None:
+    write_bert(tmp_path / "bert", max_position_embeddings=64)
+    settings = {"model": {"features": str(tmp_path / "bert"), "width": 8}, "data": {"passage_length": 90}}
+    settings["data"]["passage_stride"] = 50
+    with pytest.raises(ConfigError, match=r"data.passage_length is 90, and the encoder reads 63 tokens"):
+        chainrule.train("reader", data=str(questions), out=tmp_path / "run", steps=1, settings=settings)

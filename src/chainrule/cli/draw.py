@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from chainrule.cli.lines import progress_bar
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, open_image_run, output
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, open_image_run, output, refuse_options
 from chainrule.files import require_parent, require_suffix
 from chainrule.limits import LARGEST_SEED
 
@@ -16,6 +16,7 @@ FRAMES = {".gif": 64, ".png": 12}  # frames of the generation, by file format
 
 
 def draw(
+    context: typer.Context,
     run: RunPath,
     out: Annotated[Path, typer.Option(help="PNG file for the grid of images.", show_default=False)],
     num: Annotated[int, typer.Option(min=1, help="Number of images.")] = 16,
@@ -62,6 +63,7 @@ def draw(
     require_suffix(out, (".png",))
     if grow is not None:
         require_suffix(grow, tuple(FRAMES))
+    refuse_options(context, "keep", unless=complete is not None, needs="--complete")
     for path in filter(None, (out, grow)):
         require_parent(path)
     opened = open_image_run(run, device=device, threads=threads, checkpoint=checkpoint)

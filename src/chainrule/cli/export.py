@@ -21,15 +21,13 @@ class ExchangeFormat(StrEnum):
     word2vec = "word2vec"
 
 
+FORMATS_HELP = "hf: Hugging Face folder (gpt, bert); arpa: ARPA file (ngram); word2vec: word vectors (word2vec)."
+
+
 def export(
     run: RunPath,
-    to: Annotated[
-        ExchangeFormat,
-        typer.Option(
-            help="hf: Hugging Face folder (gpt, bert); arpa: ARPA file (ngram); word2vec: word vectors (word2vec)."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
+    to: Annotated[ExchangeFormat, typer.Option(help=f"File format to write. {FORMATS_HELP}")],
+    out: Annotated[Path, typer.Option(help="Folder to create.", show_default=False)],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Allow a folder that is not empty.")] = False,
     json: Json = False,
 ) -> None:
@@ -40,6 +38,8 @@ def export(
     becomes vectors.txt and vectors.bin, for gensim. The command prints the files that it writes. For example
 
         chainrule export runs/ngram --to arpa --out exported
+
+    and `chainrule import exported --from arpa --out runs/again` is the way back.
     """
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise ConfigError(f"{str(out)!r} is not empty; choose another folder, or replace files with --overwrite")

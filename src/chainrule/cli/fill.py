@@ -8,10 +8,21 @@ from typing import Annotated
 import typer
 
 from chainrule.cli.lines import progress_bar
-from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, open_filling_run, output, print_json
+from chainrule.cli.options import (
+    Checkpoint,
+    Device,
+    Json,
+    RunPath,
+    Threads,
+    open_filling_run,
+    output,
+    print_json,
+    refuse_options,
+)
 
 
 def fill(
+    context: typer.Context,
     run: RunPath,
     text: Annotated[str, typer.Option(help="Text with a <> for each gap.", show_default=False)],
     n_best: Annotated[int, typer.Option(min=1, help="Number of fillings, best first.")] = 5,
@@ -33,6 +44,11 @@ def fill(
         chainrule fill runs/bert --text "the cat <> on the mat"
     """
     opened = open_filling_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    from chainrule.models.t5 import T5
+
+    refuse_options(
+        context, "longest", unless=isinstance(opened.model, T5), needs="a run of t5, whose gaps have any length"
+    )
     with progress_bar("filling"):
         found = opened.fill(text, num=n_best, beam=beam, longest=longest)
     if json:

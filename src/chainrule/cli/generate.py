@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chainrule.cli.lines import progress_bar, with_progress
-from chainrule.cli.options import Checkpoint, Device, Json, RunPath, Threads, errors, open_text_run, output, print_json
+from chainrule.cli.options import (
+    Checkpoint,
+    Device,
+    Json,
+    RunPath,
+    Threads,
+    errors,
+    open_text_run,
+    output,
+    print_json,
+    refuse_options,
+)
 from chainrule.cli.prompts import read_prompts
 from chainrule.errors import ConfigError
 from chainrule.limits import LARGEST_SEED
@@ -20,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def generate(
+    context: typer.Context,
     run: RunPath,
     prompt: Annotated[
         str | None,
@@ -87,7 +99,7 @@ def generate(
     allow_unknown: Annotated[
         bool,
         typer.Option(
-            "--allow-unknown", help="Encode out-of-vocabulary words of the prompt as <unk> instead of failing."
+            "--allow-unknown", help="Encode out-of-vocabulary words of the prompt as `<unk>` instead of failing."
         ),
     ] = False,
     checkpoint: Checkpoint = "best",
@@ -112,6 +124,7 @@ def generate(
         greedy, beam,
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
     )  # fmt: skip
+    refuse_options(context, "length_penalty", unless=beam is not None, needs="--beam")
     if interactive:
         _refuse_with_interactive(
             {"beam": beam is not None, "num": num > 1, "json": json, "plain": bool(plain), "prompt -": prompt == "-"}

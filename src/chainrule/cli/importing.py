@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.export import ExchangeFormat
+from chainrule.cli.export import FORMATS_HELP, ExchangeFormat
 from chainrule.cli.lines import progress_bar
 from chainrule.cli.options import Json, importing_torch, print_json, print_table, require_new_run
 from chainrule.options import require_data
@@ -17,10 +17,12 @@ def import_(
     path: Annotated[
         Path,
         typer.Argument(
-            help="Hugging Face GPT-2 or BERT folder, ARPA file, or word2vec file (text or binary).", show_default=False
+            metavar="PATH",
+            help="Folder that export has written, Hugging Face folder, ARPA file, or word2vec file (text or binary).",
+            show_default=False,
         ),
     ],
-    from_: Annotated[ExchangeFormat, typer.Option("--from", help="File format of the model.")],
+    from_: Annotated[ExchangeFormat, typer.Option("--from", help=f"File format to read. {FORMATS_HELP}")],
     out: Annotated[Path, typer.Option(help="Run folder to create.", show_default=False)],
     json: Json = False,
 ) -> None:
@@ -29,6 +31,8 @@ def import_(
     For example
 
         chainrule import gpt2/ --from hf --out runs/gpt2
+
+    The way back is `chainrule export runs/gpt2 --to hf --out exported`.
     """
     require_data(str(path))
     require_new_run(out)

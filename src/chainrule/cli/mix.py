@@ -124,6 +124,4 @@ def _report(run: Run) -> None:
     print_table(rows)
     fitted = {} if fit is None else {"validation": " (the gate was fitted to it)"}
     print_scores(about, note=fitted)
-    output.print(
-        f"\n[green]{run.path}[/green]  next: chainrule generate {run.path} --prompt …", highlight=False, soft_wrap=True
-    )
+    output.print(f"\n[green]{run.path}[/green]  next: {run.use.format(run=run.path)}", highlight=False, soft_wrap=True)

@@ -38,6 +38,16 @@ Threads = Annotated[
 Checkpoint = Annotated[str, typer.Option(help="best: best weights by validation; last: last checkpoint.")]
 
 
+def refuse_options(context: typer.Context, *names: str, unless: bool, needs: str) -> None:
+    """Refuse options that were given on the command line and would have no effect, unless what they need is there."""
+    for name in () if unless else names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(
+                f"--{name.replace('_', '-')} has no effect here: it needs {needs}; add that, or remove it"
+            )
+
+
 @contextlib.contextmanager
 def importing_torch(threads: int | None = None) -> Iterator[None]:
     """Import torch and, in the body, what needs it; set the threads of torch and of NumPy's BLAS.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chainrule.cli.lines import text_lines, with_progress
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, open_run
+from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, open_run, refuse_options
 from chainrule.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def predict(
+    context: typer.Context,
     run: RunPath,
     data: Annotated[
         str | None,
@@ -50,21 +51,28 @@ def predict(
 
         chainrule predict runs/vit --data t10k-images-idx3-ubyte.gz
     """
-    results = _predictions(open_run(run, device=device, threads=threads, checkpoint=checkpoint), data, search, beam)
+    results = _predictions(
+        context, open_run(run, device=device, threads=threads, checkpoint=checkpoint), data, search, beam
+    )
     for found in with_progress(results, "predicting"):
         typer.echo("" if found is None else format_prediction(found, as_json=json))
 
 
-def _predictions(run: Run, data: str | None, search: str | None, beam: int) -> Iterator[LinePrediction | None]:
+def _predictions(
+    context: typer.Context, run: Run, data: str | None, search: str | None, beam: int
+) -> Iterator[LinePrediction | None]:
     from chainrule.tasks.base import require
     from chainrule.tasks.examples import LinePrediction, PredictionRun
     from chainrule.tasks.image_labels import ImageLabelRun
+    from chainrule.tasks.tags import TagRun
 
     if isinstance(run, ImageLabelRun):
         if data is None or search is not None:
             raise ConfigError(f"{str(run.path)!r} {run.does}; name them with --data, without --search")
         found = run.predict(data)
         return (LinePrediction(f"{one.label}\t{one.probability:.4f}", one._asdict()) for one in found)
+    by_beam = isinstance(run, TagRun) and run.default_search == "beam" if search is None else search == "beam"
+    refuse_options(context, "beam", unless=by_beam, needs="a tagger that is decoded by beam search (--search beam)")
     reads_lines = require(run, PredictionRun)  # type: ignore[type-abstract]  # not instantiated
     if data is not None:
         raise ConfigError(f"--data is for images, and {str(run.path)!r} {run.does}; give lines on standard input")

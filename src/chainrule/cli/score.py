@@ -20,6 +20,7 @@ from chainrule.cli.options import (
     output,
     print_json,
     print_table,
+    refuse_options,
 )
 from chainrule.cli.translate import BatchSize, Beam, LengthCandidates, LengthPenalty, Passes, Shortlist
 from chainrule.errors import ConfigError
@@ -34,6 +35,7 @@ BITS = (1, 2, 3, 5, 8, 12)
 
 
 def score(
+    context: typer.Context,
     run: RunPath,
     data: Annotated[
         str | None, typer.Option(help="Data to score, in the same forms as for training.", show_default=False)
@@ -104,6 +106,11 @@ def score(
         raise ConfigError("--task translation takes the files --source and --references, and no --text or --data")
     if task == "likelihood" and references is not None:
         raise ConfigError("--references needs --task translation; add it, or score the file with --data")
+    refuse_options(
+        context, "beam", "length_penalty", "passes", "length_candidates", "shortlist", "batch", "target_language",
+        unless=task == "translation", needs="--task translation",
+    )  # fmt: skip
+    refuse_options(context, "alternatives", unless=per_token, needs="--per-token")
     require_data(data, *(None if one is None else str(one) for one in (source if text is None else None, references)))
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
     from chainrule.tasks.base import require

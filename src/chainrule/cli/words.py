@@ -11,7 +11,17 @@ import typer
 
 from chainrule.cli.align import PLOT_FORMATS, installed_fonts
 from chainrule.cli.lines import progress_bar
-from chainrule.cli.options import Json, RunPath, open_run, output, print_json, print_table, show
+from chainrule.cli.options import (
+    Json,
+    RunPath,
+    Threads,
+    open_run,
+    output,
+    print_json,
+    print_table,
+    refuse_options,
+    show,
+)
 from chainrule.errors import ConfigError, MissingExtra
 from chainrule.files import require_parent
 
@@ -33,6 +43,7 @@ class WordQuery(StrEnum):
 
 
 def words(
+    context: typer.Context,
     run: RunPath,
     query: Annotated[
         WordQuery,
@@ -50,6 +61,7 @@ def words(
     out: Annotated[
         Path | None, typer.Option(help="With map: the plot to write, .png, .svg or .pdf.", show_default=False)
     ] = None,
+    threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Query word vectors: nearest neighbours, analogies, benchmark scores or a map.
@@ -63,7 +75,9 @@ def words(
     chainrule words RUN map king --num 30 --out king.png
     """
     _check(query, about, out)
-    opened = open_words(run)
+    refuse_options(context, "num", unless=query is not WordQuery.score, needs="nearest, analogy or map")
+    refuse_options(context, "restricted", unless=query is WordQuery.score, needs="score")
+    opened = open_words(run, threads)
     if query is WordQuery.nearest:
         _show({word: opened.vectors.nearest(word, num) for word in about}, json=json)
     elif query is WordQuery.analogy:
@@ -78,9 +92,9 @@ def words(
         typer.echo(str(out))
 
 
-def open_words(path: Path) -> WordVectorRun:
+def open_words(path: Path, threads: int | None = None) -> WordVectorRun:
     """A run of word vectors."""
-    run = open_run(path, device="cpu")
+    run = open_run(path, device="cpu", threads=threads)
     from chainrule.tasks.base import require
     from chainrule.tasks.word_vectors import WordVectorRun
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from chainrule.data.records import as_text, outer_field, value_at
 from chainrule.data.source import Normalisation, Split, TextSource, Unit
 from chainrule.errors import DataError, MissingExtra, nearest
+
+CONNECTION_SECONDS = 4.0  # in which the hub must answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +129,57 @@ def _load(name: str, config: str | None) -> dict[str, Any]:
         if is_saved_dataset(Path(name)):
             loaded = datasets.load_from_disk(name)
             return dict(loaded) if isinstance(loaded, datasets.DatasetDict) else {"train": loaded}
-        return dict(datasets.load_dataset(name, config))
+        if Path(name).exists() or datasets.config.HF_HUB_OFFLINE or is_reachable(hub_address()):
+            return dict(datasets.load_dataset(name, config))
+        with _offline():
+            return dict(datasets.load_dataset(name, config))
     except ConnectionError:
         raise DataError(
-            f"{what} cannot be fetched: no connection to the hub; check the network, or give a local folder"
+            f"{what} cannot be fetched: no connection to {hub_address()[0]}, and no copy in the cache; check the "
+            "network, or give a local folder"
         ) from None
     except Exception as error:  # the library raises many types, all with readable messages
         raise DataError(f"{what} cannot be loaded: {_first_line(error)}; check its name and config") from None
+
+
+def hub_address() -> tuple[str, int]:
+    """Host and port of the hub."""
+    address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    return address.hostname or "huggingface.co", address.port or (80 if address.scheme == "http" else 443)
+
+
+def is_reachable(address: tuple[str, int], *, seconds: float = CONNECTION_SECONDS) -> bool:
+    """Whether a host answers in time; the library itself would try for half a minute. A proxy is taken to answer."""
+    if getproxies():
+        return True
+    found: list[socket.socket] = []
+
+    def connect() -> None:
+        with contextlib.suppress(OSError):
+            found.append(socket.create_connection(address, timeout=seconds))
+
+    thread = threading.Thread(target=connect, daemon=True)  # resolving a name has no time limit of its own
+    thread.start()
+    thread.join(seconds)
+    for connection in found:
+        connection.close()
+    return bool(found)
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Let the library use its cache, and not the network."""
+    import datasets
+    import huggingface_hub
+
+    modules: tuple[Any, ...] = (datasets.config, huggingface_hub.constants)
+    for module in modules:
+        module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.HF_HUB_OFFLINE = False
 
 
 def _first_line(error: Exception) -> str:

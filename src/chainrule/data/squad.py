@@ -17,8 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from chainrule.config import DataConfig
 from chainrule.data.compression import open_bytes
+from chainrule.data.corpus import Corpus
 from chainrule.data.encoding import not_text
 from chainrule.data.examples import paired, split_examples
 from chainrule.data.parallel import PairedCorpus
@@ -180,6 +183,25 @@ class PassageCutter:
         """Return the input of a model: question, EOS, passage."""
         asked = [token.id for token in self.tokens(question)]
         return [*asked, self.tokenizer.eos, *(token.id for token in passage.tokens)]
+
+
+def cut_question(source: Sequence[int], separator: int, limit: int | None) -> list[int]:
+    """Cut the question of a source at its end, so that question, separator and passage have at most `limit` tokens."""
+    ids = list(source)
+    if limit is None or len(ids) <= limit or separator not in ids:
+        return ids
+    edge = ids.index(separator)
+    return ids[: max(0, edge - (len(ids) - limit))] + ids[edge:]
+
+
+def cut_questions(pairs: PairedCorpus, separator: int, limit: int) -> tuple[PairedCorpus, int]:
+    """Cut the questions of encoded sources to a limit; also return how many were cut."""
+    rows = [np.asarray(row).tolist() for row in pairs.source.documents()]
+    long = sum(len(row) > limit for row in rows)
+    if not long:
+        return pairs, 0
+    cut = [cut_question(row, separator, limit) for row in rows]
+    return PairedCorpus(Corpus.of_rows(cut, max(map(max, rows)) + 1), pairs.target), long
 
 
 class PreparedQuestions(NamedTuple):

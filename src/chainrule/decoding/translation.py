@@ -107,6 +107,7 @@ def decode_sources(
     if isinstance(model, ParallelModel):
         if draft is not None:
             raise DecodingError("this model generates all tokens in parallel, so it cannot use a draft; leave it out")
+        require_parallel_options(search)
         decoder = _ParallelDecoder(model, search, eos, suppress)
     else:
         if search.passes is not None or search.length_candidates is not None:
@@ -127,6 +128,17 @@ def decode_sources(
         for row, translations in zip(rows, decoder.decode_batch([sources[row] for row in rows]), strict=True):
             found[row] = translations
     return found
+
+
+def require_parallel_options(search: Search) -> None:
+    """Refuse options of beam search, which a parallel model does not use; its one translation is not ranked."""
+    beam_options = ("n_best", "length_penalty", "normaliser", "coverage_penalty", "shortlist")
+    changed = [name for name in beam_options if getattr(search, name) != Search.model_fields[name].default]
+    if changed:
+        raise DecodingError(
+            f"{changed[0]} is an option of autoregressive models, and this model generates all tokens in parallel; "
+            "leave it out, or use a run of an autoregressive family, such as transformer"
+        )
 
 
 class _AutoregressiveDecoder:

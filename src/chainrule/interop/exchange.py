@@ -26,6 +26,14 @@ from chainrule.tokenizers.chars import Chars
 from chainrule.tokenizers.huggingface import HuggingFace
 from chainrule.tokenizers.words import UNKNOWN, Words
 
+EXPORTED = {"arpa": ("model.arpa",), "word2vec": ("vectors.bin", "vectors.txt")}
+"""The files that an export writes into its folder and an import reads, by format."""
+
+
+def exported_file(path: Path, form: str) -> Path:
+    """The file to import: the one that an export has written, if the path is its folder."""
+    return next((file for name in EXPORTED.get(form, ()) if (file := path / name).is_file()), path)
+
 
 def export_arpa(model: Model, tokenizer: Tokenizer, folder: Path) -> list[Path]:
     """An n-gram model as `model.arpa`."""

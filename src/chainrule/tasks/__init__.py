@@ -101,12 +101,12 @@ def import_run(path: str | Path, form: str, out: str | Path) -> Run:
 
     `hf` is a GPT-2 or BERT folder, `arpa` an n-gram file, `word2vec` a file of word vectors.
     """
-    from chainrule.interop.exchange import import_arpa, import_huggingface, import_word2vec
+    from chainrule.interop.exchange import exported_file, import_arpa, import_huggingface, import_word2vec
 
     readers = {"hf": import_huggingface, "arpa": import_arpa, "word2vec": import_word2vec}
     if form not in readers:
         raise ConfigError(f"unknown form {form!r}; {nearest(form, readers)}")
-    name, model, tokenizer = readers[form](Path(path))
+    name, model, tokenizer = readers[form](exported_file(Path(path), form))
     folder = RunFolder(Path(out))
     folder.require_free()
     settings = model.config.model_dump(mode="json", exclude_none=True)

@@ -18,6 +18,8 @@ from chainrule.data.squad import (
     PassageCutter,
     PreparedQuestions,
     Question,
+    cut_question,
+    cut_questions,
     encode_questions,
     prepare_squad,
     read_squad,
@@ -26,7 +28,7 @@ from chainrule.decoding.structured import Span, best_spans
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.answers import AnswerScore, answer_score
 from chainrule.models.reader import SpanReader
-from chainrule.tasks.base import Task, refuse_pairs
+from chainrule.tasks.base import Task, TrainingBatches, refuse_pairs
 from chainrule.tasks.examples import (
     ExampleData,
     LinePrediction,
@@ -49,6 +51,7 @@ class PredictedAnswer(NamedTuple):
     probability: float  # of this answer among all answers in the text and none
     nowhere: float  # probability that the text has no answer
     start: int  # in characters of the text; −1 if the text has no words
+    cut: bool = False  # whether the question was longer than the encoder's context and was cut
 
 
 NO_TEXT = PredictedAnswer("", 0.0, 1.0, -1)
@@ -80,7 +83,10 @@ class AnswerRun(PredictionRun[SpanReader]):
         passages = [passage for passage in cutter.passages(context) if passage.tokens]
         if not passages:
             return NO_TEXT
-        return self._best(passages, self.spans([cutter.source(question, passage) for passage in passages]))
+        sources = [cutter.source(question, passage) for passage in passages]
+        limit = self.model.source_context
+        cut = limit is not None and max(map(len, sources)) > limit
+        return self._best(passages, self.spans(sources))._replace(cut=cut)
 
     def _best(self, passages: Sequence[Passage], spans: Sequence[Span]) -> PredictedAnswer:
         passage, span = max(zip(passages, spans, strict=True), key=lambda found: found[1].log_odds)
@@ -92,18 +98,16 @@ class AnswerRun(PredictionRun[SpanReader]):
         return PredictedAnswer(text, math.exp(min(0.0, span.log_odds - among)), math.exp(-among), begin)
 
     def spans(self, sources: Sequence[Sequence[int]], *, progress: Callable[[float], None] | None = None) -> list[Span]:
-        """The best span of each encoded source."""
-        limit = self.model.source_context
-        if limit is not None and max(map(len, sources)) > limit:
-            raise DataError(
-                f"a question and its passage have {max(map(len, sources))} tokens, but the model reads {limit}; ask "
-                "a shorter question, or train with a smaller data.passage_length"
-            )
+        """The best span of each encoded source; questions are cut to the context of the encoder."""
+        sources = [self._fitted(source) for source in sources]
 
         def compute(group: Sequence[int]) -> list[Span]:
             return best_spans(self.model, Sequences.pack([sources[row] for row in group], device=self.model.device))
 
         return in_groups([len(row) for row in sources], compute, progress=progress)
+
+    def _fitted(self, source: Sequence[int]) -> list[int]:
+        return cut_question(source, self.tokenizer.eos, self.model.source_context)
 
     def predict_lines(
         self, lines: Iterable[str], *, search: str | None = None, beam: int = 5
@@ -134,15 +138,15 @@ class AnswerRun(PredictionRun[SpanReader]):
         cutter = self.cutter()
         # Every question about a context reads the same passages, so a frozen encoder's output is computed once.
         self.model.precompute(
-            cutter.source(one.question, passage)
+            self._fitted(cutter.source(one.question, passage))
             for one in questions
             for passage in cutter.passages(one.context)
             if passage.tokens
         )
         found = []
         for number, one in enumerate(questions, start=1):
-            text, _, _, start = self._answer(one.question, one.context, cutter)
-            found.append(Answer(text, start))
+            answer = self._answer(one.question, one.context, cutter)
+            found.append(Answer(answer.text, answer.start))
             if progress is not None:
                 progress(0.9 * number / len(questions))
         sources, targets = zip(*passages.ids(), strict=True)
@@ -191,6 +195,26 @@ class AnswerData(ExampleData[SpanReader, AnswerRun]):
             "separator": self.tokenizer.eos,
             **self.embedder,
         }
+
+    def batches(self, model: SpanReader, config: RunConfig, reporter: Reporter) -> TrainingBatches:
+        """Questions are cut at the end to the context of the encoder."""
+        limit = model.source_context
+        if limit is not None:
+            if self._positions + 2 > limit:
+                raise ConfigError(
+                    f"data.passage_length is {self._positions}, and the encoder reads {limit} tokens of question and "
+                    f"passage; set data.passage_length={limit // 2} data.passage_stride={limit // 3}"
+                )
+            separator = self.tokenizer.eos
+            self.pairs, long = cut_questions(self.pairs, separator, limit)
+            for split, pairs in self.splits.items():
+                self.splits[split], more = cut_questions(pairs, separator, limit)
+                self.held_out[split] = self.held_out[split]._replace(source=self.splits[split].source)
+                long += more
+            self.monitored = self.held_out["validation"]
+            if long:
+                reporter.note(f"{long:,} questions are cut to the encoder's context of {limit:,} tokens")
+        return super().batches(model, config, reporter)
 
     def score_split(self, run: AnswerRun, split: str, progress: Callable[[float], None]) -> AnswerScore:
         return run.score_questions(self.questions[split], self.splits[split], progress=progress)

@@ -33,7 +33,7 @@ from chainrule.families import build
 from chainrule.interface.base import AutoregressiveModel, CountModel, Model, NeuralModel, Trainable
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
-from chainrule.metrics import HEADLINES, known_metrics
+from chainrule.metrics import HEADLINES, known_metrics, protocol_line
 from chainrule.objectives import Noise
 from chainrule.reports.learning import curve_svg
 from chainrule.reports.notebook import run_html
@@ -474,9 +474,7 @@ class Run(ABC, Generic[ModelT_co]):
                 lines += ["", f"## {split.capitalize()}: {found['data']}", "", "| metric | value |", "|---|---|"]
                 lines += [f"| {metric.label} | {value:,.6g} |" for _, metric, value in known_metrics(found)]
                 if "protocol" in found:
-                    settings = found["protocol"].items()
-                    protocol = ", ".join(f"{key} {value}" for key, value in settings if value is not None)
-                    lines += ["", f"Protocol: {protocol}."]
+                    lines += ["", f"Protocol: {protocol_line(found['protocol'])}."]
         return "\n".join(lines) + "\n"
 
 

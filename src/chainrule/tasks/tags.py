@@ -80,6 +80,11 @@ class TagRun(ConfusionRun[Tagger]):
 
         return in_windows(sentences, tag, window=window)
 
+    @property
+    def default_search(self) -> str:
+        """Exact if the model is of first order."""
+        return "viterbi" if self.model.receptive_field == 1 else "beam"
+
     def decode(
         self,
         rows: Sequence[Sequence[int]],
@@ -90,7 +95,7 @@ class TagRun(ConfusionRun[Tagger]):
         progress: Callable[[float], None] | None = None,
     ) -> list[Generation]:
         """The best tags of encoded sentences with the given numbers of words."""
-        search = search or ("viterbi" if self.model.receptive_field == 1 else "beam")
+        search = search or self.default_search
         if search not in SEARCHES:
             raise ConfigError(f"unknown search {search!r}; {nearest(search, SEARCHES)}")
 

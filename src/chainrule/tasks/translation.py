@@ -34,6 +34,7 @@ from chainrule.evaluation.translation import TranslationScore, corpus_scores, sc
 from chainrule.interface.base import AutoregressiveModel, DensityModel, NeuralModel
 from chainrule.interface.capabilities import FitsStatistics, is_right_to_left
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, ParallelModel
+from chainrule.metrics import score_rows
 from chainrule.tasks import load
 from chainrule.tasks.base import HeldOut, LikelihoodData, Task, TrainingBatches
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
@@ -173,7 +174,12 @@ class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel]):
             target_language=request.target_language,
             progress=progress,
         ).model_dump(mode="json")
-        return ScoreReport(found, {**found, "search": self._described(search)})
+        rows = score_rows(found) | {
+            "BLEU signature": found["bleu_signature"],
+            "chrF signature": found["chrf_signature"],
+            "search": self._described(search),
+        }
+        return ScoreReport(found, rows)
 
     def _described(self, search: Search) -> str:
         """The decoding method in a few words."""
