@@ -9,6 +9,7 @@ import typer
 from chainrule.cli import (
     align,
     compare,
+    data,
     draw,
     embed,
     export,
@@ -51,6 +52,7 @@ Which family is best for your data:
 )
 app.command("compare")(compare.compare)
 app.command("models")(models.models)
+app.command("data")(data.data)
 app.command("train")(train.train)
 app.command("mix")(mix.mix)
 app.command("score")(score.score)

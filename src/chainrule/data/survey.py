@@ -1,0 +1,107 @@
+"""Counts of a text: characters, words, lines, distinct symbols, odd bytes, and repetitions across splits."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from chainrule.data.compression import open_bytes
+from chainrule.data.encoding import wide_encoding
+from chainrule.data.source import TextSource
+from chainrule.data.splits import Part
+
+CHUNK = 1 << 20  # bytes read at a time
+SHORTEST_LINE = 20  # characters of a line of a stream whose repetition says something
+KEPT_CONTROLS = "\t\n\r"
+LISTED = 8  # kinds of odd characters that are named
+
+
+def odd_bytes(paths: Iterable[Path]) -> dict[str, int | str]:
+    """Return what is unusual in the bytes of text files: encoding, byte order marks, NUL, what is not UTF-8."""
+    found: Counter[str] = Counter()
+    encoding = "UTF-8"
+    for path in paths:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with open_bytes(path) as file:
+            start = data = file.read(CHUNK)
+            found["byte_order_marks"] += start.startswith(codecs.BOM_UTF8)
+            encoding = wide_encoding(start) or encoding
+            while data:
+                following = file.read(CHUNK)
+                found["NUL_bytes"] += data.count(0)
+                text = decoder.decode(data, final=not following)
+                if "\ufffd" in text:
+                    found["bytes_that_are_not_UTF-8"] += text.count("\ufffd") - data.count("\ufffd".encode())
+                data = following
+    if encoding == "UTF-8" and (found["bytes_that_are_not_UTF-8"] or found["NUL_bytes"]):
+        encoding = "not UTF-8 text"
+    return {"encoding": encoding, **{name: count for name, count in found.items() if count}}
+
+
+def count_text(pieces: Iterable[str], unit: str) -> dict[str, Any]:
+    """Return counts of the documents or the stream, and of unusual characters."""
+    counts: Counter[str] = Counter()
+    characters: Counter[str] = Counter()
+    lengths: list[int] = []
+    for piece in pieces:
+        counts["documents"] += unit == "documents"
+        counts["lines"] += piece.count("\n") + (unit == "documents")
+        counts["characters"] += len(piece)
+        counts["bytes"] += len(piece.encode()) + (unit == "documents")
+        counts["words"] += len(piece.split())
+        characters.update(piece)
+        lengths += [len(piece)] if unit == "documents" else map(len, piece.split("\n"))
+    result: dict[str, Any] = {name: count for name, count in counts.items() if count}
+    result["distinct_characters"] = len(characters)
+    result["characters_per_document" if unit == "documents" else "characters_per_line"] = length_range(lengths)
+    return result | {name: count for name, count in _odd_characters(characters).items() if count}
+
+
+def length_range(lengths: Sequence[int]) -> dict[str, float]:
+    """Return the shortest, median and longest of some lengths."""
+    return {"shortest": min(lengths), "median": median(lengths), "longest": max(lengths)}
+
+
+def _odd_characters(characters: Counter[str]) -> dict[str, int]:
+    controls = {
+        _name(one): count
+        for one, count in characters.most_common()
+        if unicodedata.category(one) in ("Cc", "Cf", "Co", "Cn") and one not in KEPT_CONTROLS
+    }
+    odd = {"carriage_returns": characters["\r"], "replacement characters (U+FFFD)": characters["\ufffd"]}
+    return odd | dict(list(controls.items())[:LISTED])
+
+
+def _name(character: str) -> str:
+    code = f"U+{ord(character):04X}"
+    name = unicodedata.name(character, "control character" if ord(character) < 0xA0 else "")
+    return f"{name.lower()} ({code})" if name else code
+
+
+def repeated(training: tuple[TextSource, Part | None], held_out: tuple[TextSource, Part | None]) -> tuple[int, int]:
+    """Return how many documents or long lines of held-out data are training data as well, and how many there are."""
+    wanted = [_mark(text) for text in _units(*held_out)]
+    missing = set(wanted)
+    known: set[bytes] = set()
+    for text in _units(*training):
+        if (mark := _mark(text)) in missing:
+            known.add(mark)
+    return sum(mark in known for mark in wanted), len(wanted)
+
+
+def _units(source: TextSource, part: Part | None) -> Iterator[str]:
+    if source.unit == "documents":
+        yield from source.pieces(part)
+        return
+    for piece in source.pieces(part):
+        yield from (line for line in piece.split("\n") if len(line) >= SHORTEST_LINE)
+
+
+def _mark(text: str) -> bytes:
+    return hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
