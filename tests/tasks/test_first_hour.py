@@ -322,3 +322,31 @@ def test_compare_refuses_a_folder_of_something_else_before_it_reads_the_data(
 ) -> None:
     outcome = chainrule("compare", "--data", text_file, "--out", tmp_path, "--minutes", 1)
     refused(outcome, "is not a comparison; choose a new or empty folder")
+
+
+@pytest.mark.parametrize("unit", ["stream", "documents"])
+@pytest.mark.parametrize(
+    ("line", "has_words"),
+    [
+        ("明月几时有把酒问青天。\n", False),
+        ("明 月 几时 有 ， 把 酒 问 青天 。\n", True),
+        ("ผมรักแมวและหมา\n", False),
+        ("मैं बिल्लियों से प्यार करता हूँ\n", True),
+        ("naïve café au lait\n", True),
+    ],
+)
+def test_word_perplexity_is_left_out_where_white_space_does_not_separate_words(
+    line: str, has_words: bool, unit: str, tmp_path: Path
+) -> None:
+    (tmp_path / "text.txt").write_text(line * 60, encoding="utf-8")
+    options = {"progress": False, "overrides": [f"data.unit={unit}", "model.order=3"]}
+    run = package.train("ngram", data=str(tmp_path / "text.txt"), out=tmp_path / "run", **options)
+    assert (run.score(data=str(tmp_path / "text.txt")).word_perplexity is not None) == has_words
+
+
+def test_the_title_of_a_score_is_one_line_and_may_hold_brackets(chainrule: Command, tmp_path: Path) -> None:
+    data = tmp_path / "a rather long name of [a file] with labels.tsv"
+    data.write_text("".join(f"text {index}\t{'x' if index % 2 else 'y'}\n" for index in range(40)))
+    outcome = chainrule("train", "classifier", "--data", data, "--steps", 1, "--out", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    assert [line for line in outcome.out.splitlines() if line.startswith("validation:") and line.endswith(str(data))]

@@ -165,7 +165,9 @@ def print_table(rows: Mapping[str, Any], title: str | None = None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    if title is not None:
+        output.print(title, highlight=False, soft_wrap=True)
+    table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim")
     table.add_column()
     for name, value in rows.items():
@@ -186,10 +188,12 @@ def show(value: Any) -> str:
 
 def print_scores(about: Mapping[str, Any], *, note: Mapping[str, str] | None = None) -> None:
     """The scores of a run on its validation and test data, each with its protocol."""
+    from rich.markup import escape
+
     from chainrule.metrics import score_rows
 
     for split in ("validation", "test"):
         if about[split] is not None:
             output.print()
-            title = f"[bold]{split}[/bold]: {about[split]['data']}{(note or {}).get(split, '')}"
+            title = f"[bold]{split}[/bold]: {escape(about[split]['data'] + (note or {}).get(split, ''))}"
             print_table(score_rows(about[split]), title=title)

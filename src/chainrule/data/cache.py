@@ -19,7 +19,7 @@ from typing import TypeVar
 from chainrule.errors import DataError, TokenizerError, WriteError
 from chainrule.files import whole_folder, writing
 
-FORMAT = 2  # of all entries; a higher number invalidates older ones
+FORMAT = 3  # of all entries; a higher number invalidates older ones
 UNFINISHED = ".*"  # temporary names of `files.whole_folder`
 ABANDONED_AFTER = 24 * 3600  # seconds without a write, after which an unfinished entry is deleted
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -171,13 +172,28 @@ class _Counts:
     unknown: int = 0
 
 
+UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+"""Letters of scripts that do not separate words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese."""
+
+LONGEST_SEGMENTED = 4  # characters per word, white space included, of such a text if its words have been separated
+
+
+def _words(piece: str, unit: Unit) -> int:
+    """Number of words, line ends or the end of the document included; 0 if white space does not separate words."""
+    found = len(piece.split())
+    long = len(piece) > LONGEST_SEGMENTED * found
+    if long and not piece.isascii() and 2 * len(UNSPACED.findall(piece)) > len(piece):
+        return 0
+    return found + (piece.count("\n") if unit == "stream" else 1)
+
+
 def _encoded(piece: str, tokenizer: Tokenizer, unit: Unit, counts: _Counts) -> npt.NDArray[np.int32]:
     """Encode a piece and add it to the counts."""
     ids = tokenizer.encode(piece)
     counts.bytes += len(piece) if piece.isascii() else len(piece.encode())
     counts.bytes += unit == "documents" and not piece.endswith("\n")  # as in a stream of the same documents
     counts.characters += len(piece)
-    counts.words += len(piece.split()) + (piece.count("\n") if unit == "stream" else 1)
+    counts.words += _words(piece, unit)
     if tokenizer.unknown is not None:
         counts.unknown += int(np.count_nonzero(ids == tokenizer.unknown))
     return ids if unit == "stream" else np.append(ids, np.int32(tokenizer.eos))
