@@ -146,6 +146,11 @@ class DataConfig(Settings):
     )
     identical: Literal["keep", "drop"] = Field("keep", description="translation: training pairs whose sides are equal")
     duplicates: Literal["keep", "drop"] = Field("drop", description="translation: repeated training pairs")
+    pairs: bool | None = Field(
+        None,
+        description="t5: whether the data are pairs, such as questions and answers; none: if columns or fields are "
+        "named so",
+    )
     distil_from: str | None = Field(
         None, description="translation: teacher run whose translations replace the training targets"
     )

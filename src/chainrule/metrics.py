@@ -69,6 +69,11 @@ METRICS: dict[str, Metric] = {
     "questions": Metric("questions"),
     "passages": Metric("passages"),
     "lines": Metric("lines"),
+    # Multiple choice
+    "accuracy_per_token": Metric("accuracy by likelihood per token", ".4f", "higher"),
+    "accuracy_per_byte": Metric("accuracy by likelihood per byte", ".4f", "higher"),
+    "accuracy_unnormalised": Metric("accuracy by likelihood", ".4f", "higher"),
+    "random_choice": Metric("random choice", ".4f"),
     # Translations
     "bleu": Metric("BLEU", ".1f", "higher"),
     "chrf": Metric("chrF", ".1f", "higher"),

@@ -262,6 +262,11 @@ def files() -> dict[str, bytes]:
         for index in range(24)
     )
     made |= dict.fromkeys(("pairs.tsv", "questions.tsv"), pairs.encode())
+    lands = zip(("France", "Italy", "Spain"), ("Paris", "Rome", "Madrid"), strict=True)
+    answers = [f"what is the capital of {land} ?\t{city} {index}\n" for land, city in lands for index in range(8)]
+    made["qa.tsv"] = ("question\tanswer\n" + "".join(answers)).encode()
+    choice = {"context": "the cat sat on", "endings": ["the mat", "the bush"], "label": 0}
+    made |= dict.fromkeys(("choices.jsonl", "shots.jsonl"), f"{json.dumps(choice)}\n".encode() * 3)
     sentence = "1\tThe\tthe\tDET\t_\t_\t2\tdet\t_\t_\n2\tdog\tdog\tNOUN\t_\t_\t0\troot\t_\t_\n\n"
     made |= dict.fromkeys((f"en_ewt-ud-{name}.conllu" for name in ("train", "dev", "test")), (sentence * 6).encode())
     context = "the cat sat on the dog"

@@ -16,6 +16,7 @@ from chainrule.cli.options import (
     RunPath,
     Threads,
     errors,
+    open_run,
     open_text_run,
     output,
     print_json,
@@ -27,7 +28,14 @@ from chainrule.limits import LARGEST_SEED
 
 if TYPE_CHECKING:
     from chainrule.decoding.drafts import Drafter
+    from chainrule.tasks.generated_answers import GeneratedAnswerRun
     from chainrule.tasks.text import GeneratedText
+
+OF_TEXT = (
+    "length", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "draft", "seed", "stop", "interactive",
+    "plain", "allow_unknown",
+)  # fmt: skip
+"""Options that a run has no use for that searches for answers."""
 
 
 def generate(
@@ -119,6 +127,8 @@ def generate(
         chainrule generate runs/names --num 20 --plain
 
         chainrule generate runs/first --interactive
+
+    A t5 that was trained on pairs of question and answer prints its answer to each prompt.
     """
     given = _sampling_options(
         greedy, beam,
@@ -129,7 +139,16 @@ def generate(
         _refuse_with_interactive(
             {"beam": beam is not None, "num": num > 1, "json": json, "plain": bool(plain), "prompt -": prompt == "-"}
         )
-    opened = open_text_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    loaded = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
+    from chainrule.tasks.base import require
+    from chainrule.tasks.generated_answers import GeneratedAnswerRun
+    from chainrule.tasks.text import TextRun
+
+    if isinstance(loaded, GeneratedAnswerRun):
+        refuse_options(context, *OF_TEXT, unless=False, needs="a run that generates text, not answers")
+        _print_answers(loaded, prompt, beam=1 if greedy else beam or 5, num=num, json=json)
+        return
+    opened = require(loaded, TextRun)
     drafter = None
     if draft is not None:
         drafter = opened.drafter(draft if draft in ("ngram", "self") else open_text_run(Path(draft), device=device))
@@ -173,6 +192,18 @@ def generate(
         else:
             typer.echo(_one_line(text.prompt + text.text))
     _note_on_draft(drafter)
+
+
+def _print_answers(run: GeneratedAnswerRun, prompt: str | None, *, beam: int, num: int, json: bool) -> None:
+    questions = read_prompts(prompt).texts
+    found = run.answer(questions, beam=beam, num=num)
+    if json:
+        pairs = zip(questions, found, strict=True)
+        print_json([{**answer._asdict(), "prompt": question} for question, answers in pairs for answer in answers])
+        return
+    for answers in found:
+        for answer in answers:
+            typer.echo(answer.text)
 
 
 def _sampling_options(greedy: bool, beam: int | None, **sampling: float | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from chainrule.options import require_data
 
 if TYPE_CHECKING:
     from chainrule.tasks.scoring import TextToken
+    from chainrule.tasks.text import TextRun
 
 SURPRISAL_COLOURS = ("#1a9850", "#66bd63", "#a6d96a", "#fee08b", "#fdae61", "#f46d43", "#d73027")
 """Colours of 0–1, 1–2, 2–3, 3–5, 5–8, 8–12 and more bits."""
@@ -47,7 +48,10 @@ def score(
     ] = None,
     task: Annotated[
         str,
-        typer.Option(help="likelihood, or translation: translate --source and compare with --references."),
+        typer.Option(
+            help="likelihood; translation: translate --source and compare with --references; choice: choose the most "
+            "probable ending of each example of --data."
+        ),
     ] = "likelihood",
     references: Annotated[
         Path | None,
@@ -62,6 +66,12 @@ def score(
     target_language: Annotated[
         str | None,
         typer.Option(help="With --task translation: language for BLEU, such as zh.", show_default=False),
+    ] = None,
+    shots: Annotated[
+        int, typer.Option(min=0, help="With --task choice: examples with their answer before each context.")
+    ] = 0,
+    examples: Annotated[
+        str | None, typer.Option(help="With --shots: the file of these examples.", show_default=False)
     ] = None,
     per_token: Annotated[
         bool,
@@ -96,12 +106,18 @@ def score(
 
         chainrule score runs/en-de --task translation --source test.en --references test.de
 
-    With --task translation, the source file is translated and compared with the references: BLEU, chrF, exact match,
-    and nats/token of the references. Runs that predict labels, tags or answers are compared with the annotations in
-    --data: accuracy and macro-F1, entity F1, or exact match and F1.
+        chainrule score runs/gpt --task choice --data choices.jsonl --shots 2 --examples shots.jsonl
+
+    With --task translation, the source file is translated and compared with the references: BLEU, chrF, exact
+    match, and nats/token of the references. With --task choice, a language model chooses among the endings of
+    {"context": …, "endings": […], "label": …} by their likelihood per token and per byte. Runs that predict labels,
+    tags or answers are compared with the annotations in --data: accuracy and macro-F1, entity F1, or exact match
+    and F1.
     """
-    if task not in ("likelihood", "translation"):
-        raise ConfigError(f"--task takes likelihood or translation, got {task!r}")
+    if task not in ("likelihood", "translation", "choice"):
+        raise ConfigError(f"--task takes likelihood, translation or choice, got {task!r}")
+    if task == "choice" and (data is None or text is not None or source is not None):
+        raise ConfigError("--task choice takes a file of contexts and endings as --data, and no --text or --source")
     if task == "translation" and (source is None or references is None or text is not None or data is not None):
         raise ConfigError("--task translation takes the files --source and --references, and no --text or --data")
     if task == "likelihood" and references is not None:
@@ -111,12 +127,19 @@ def score(
         unless=task == "translation", needs="--task translation",
     )  # fmt: skip
     refuse_options(context, "alternatives", unless=per_token, needs="--per-token")
+    refuse_options(context, "shots", "examples", unless=task == "choice", needs="--task choice")
+    refuse_options(context, "per_token", "picture", "stride", unless=task != "choice", needs="another --task")
     require_data(data, *(None if one is None else str(one) for one in (source if text is None else None, references)))
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
     from chainrule.tasks.base import require
     from chainrule.tasks.scoring import ScoreRequest
+    from chainrule.tasks.text import TextRun
     from chainrule.tasks.translation import TranslationRun
 
+    if task == "choice":
+        assert data is not None
+        _print_choices(require(opened, TextRun), data, shots, examples, json=json)
+        return
     if task == "translation":
         opened = require(opened, TranslationRun)
     request = ScoreRequest(
@@ -146,6 +169,18 @@ def score(
     for title, rows in report.tables.items():
         output.print()
         print_table(rows, title=f"[bold]{title}[/bold]")
+
+
+def _print_choices(run: TextRun, data: str, shots: int, examples: str | None, *, json: bool) -> None:
+    from chainrule.metrics import score_rows
+
+    with progress_bar("scoring") as progress:
+        found = run.score_choices(data, shots=shots, examples=examples, progress=progress).model_dump(mode="json")
+    if json:
+        print_json(found)
+        return
+    print_table(score_rows({name: value for name, value in found.items() if name != "examples"}))
+    print_table({name: found[name] for name in ("examples", "shots", "truncated")})
 
 
 def _show_tokens(tokens: Sequence[TextToken]) -> None:

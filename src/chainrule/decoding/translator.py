@@ -171,13 +171,17 @@ class Translator:
         """Ids in the order of the model; EOS is last in either direction."""
         return [*self._in_reading_order(self.tokenizer.encode(self.normalise(text)).tolist()), self.tokenizer.eos]
 
+    def _with_text(self, ids: Sequence[int]) -> list[int]:
+        """The ids without those that have no text, such as the sentinels of a span model."""
+        return [index for index in ids if index < self.tokenizer.vocabulary]
+
     def _decode(
         self, text: str, source: Sequence[int], translations: Sequence[Translation], copy_unknown: bool
     ) -> list[str]:
         """The texts of translations of one source."""
         unknown = self.tokenizer.unknown
         if not copy_unknown or not any(unknown in one.ids for one in translations):
-            return [self.tokenizer.decode(self._in_reading_order(one.ids)) for one in translations]
+            return [self.tokenizer.decode(self._in_reading_order(self._with_text(one.ids))) for one in translations]
         surfaces = surface_forms(self.normalise(text), self.source_tokenizer.pieces(source[:-1]))
         targets = [one.with_eos(self.tokenizer.eos) for one in translations]
         maps = attention(self.model, [source] * len(targets), targets)

@@ -70,7 +70,7 @@ def open_data(config: RunConfig, reporter: Reporter, *, stored: RunFolder | None
 def run_of(folder: RunFolder, config: RunConfig, model: Model) -> Run:
     """A model with its folder as a run of its task."""
     task = _claiming(model.task, lambda one: one.stored(config.data))
-    return task.run.of(folder, config, model.eval())
+    return task.run_for(config.data).of(folder, config, model.eval())
 
 
 def _claiming(default: str, claims: Callable[[type[Task]], bool]) -> type[Task]:

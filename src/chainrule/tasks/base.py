@@ -79,6 +79,11 @@ class Task(ABC):
         """Read and encode the data; `stored` is a run whose vocabularies are used instead of new ones."""
 
     @classmethod
+    def run_for(cls, data: DataConfig) -> type[Run]:
+        """The kind of run for data of this task; by default one kind for all."""
+        return cls.run
+
+    @classmethod
     def recognises(cls, data: str) -> bool:
         """Whether a data spec belongs to this task whatever the family; by default the family decides."""
         return False

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from chainrule.config import RunConfig
+from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import cut_documents
 from chainrule.data.corpus import Corpus, Prepared, Tokens
 from chainrule.data.permutation import draw
@@ -19,8 +19,9 @@ from chainrule.families import family
 from chainrule.interface.base import Model, NeuralModel, OwnObjective
 from chainrule.interface.capabilities import Infills
 from chainrule.models.t5 import SENTINELS, T5Config
-from chainrule.tasks.base import HeldOut, LikelihoodData, Task, TrainingBatches, TrainingData
+from chainrule.tasks.base import HeldOut, LikelihoodData, Run, Task, TrainingBatches, TrainingData
 from chainrule.tasks.embeddings import EmbeddingRun, EncoderData, text_feed
+from chainrule.tasks.generated_answers import GeneratedAnswerRun, has_pairs, open_answers
 from chainrule.tasks.text import PlainTextData, prepare_text
 from chainrule.tokenizers.bytes import Bytes
 from chainrule.tokenizers.chars import Chars
@@ -185,14 +186,21 @@ class SpanTextData(PlainTextData[NeuralModel, FillingRun], LikelihoodData[Neural
 
 
 class FillingTask(Task):
-    """P(gap | text around it)."""
+    """P(gap | text around it); with pairs, P(answer | question)."""
 
     run = FillingRun
     missing_data = "no training data was given; name a file, a folder, builtin:prose or hub:NAME with --data"
 
     @classmethod
-    def open(cls, config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> TrainingData[Any, FillingRun]:
+    def run_for(cls, data: DataConfig) -> type[Run]:
+        return GeneratedAnswerRun if data.pairs else FillingRun
+
+    @classmethod
+    def open(cls, config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> TrainingData[Any, Any]:
+        spans = issubclass(family(config.family), Infills)
+        if spans and has_pairs(config.data):
+            return open_answers(config, reporter, stored)
         prepared = prepare_text(config, reporter, stored)
-        if issubclass(family(config.family), Infills):
+        if spans:
             return SpanTextData(prepared, config)
         return MaskedTextData(prepared, config)

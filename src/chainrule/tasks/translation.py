@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
@@ -241,7 +241,6 @@ class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel]):
 # Data
 
 
-@final
 class TranslationData(LikelihoodData[NeuralModel | ParallelModel, TranslationRun]):
     """Targets to predict from their sources."""
 
