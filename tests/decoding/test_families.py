@@ -56,7 +56,9 @@ def test_batched_beam_search_gives_what_each_prompt_gives_by_itself(family, sour
     together = beam_search(family, PROMPTS, width=3, length=12, eos=0, num=2, source=source_of())
     for row, (prompt, results) in enumerate(zip(PROMPTS, together, strict=True)):
         (alone,) = beam_search(family, [prompt], width=3, length=12, eos=0, num=2, source=source_of(row))
-        assert [result.ids for result in results] == [result.ids for result in alone]
+        assert [result.log_prob for result in results] == pytest.approx([result.log_prob for result in alone])
+        if not family.task.endswith("labels"):  # whose predictions do not depend on earlier ones, so that orders tie
+            assert [result.ids for result in results] == [result.ids for result in alone]
 
 
 def test_log_prob_is_that_of_the_recomputed_predictions(family, source_of, predict):

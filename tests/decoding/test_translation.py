@@ -27,7 +27,7 @@ SOURCES = [[3, 1, 0], [0], [2, 5, 4, 1, 3, 3, 2, 0], [5, 0], [1, 1, 1, 1, 0], [4
 SHORT = Search(beam=3, n_best=3, growth=1.0, slack=3)
 
 
-def random_model(family, variant, seed=3):
+def random_model(family, variant, seed=2):
     """Large random weights in float64, so that there are no near ties."""
     model = tiny_model(family, variant).double().eval()
     generator = torch.Generator().manual_seed(seed)

@@ -42,7 +42,7 @@ def test_the_model_computes_its_equations() -> None:
             summed = model.score_hidden(hidden) + model.score_source(vectors) + model.score_token(e)
             weights = (summed.relu() @ model.score_weight).softmax(0)
             hidden = model.mlp(e * model.project_context(weights @ vectors)).relu()
-            expected = hidden @ model.tokens.matrix + model.tokens.bias
+            expected = hidden @ model.tokens.matrix.t() + model.tokens.bias
             torch.testing.assert_close(model.logits(batch())[row, time], expected)
             torch.testing.assert_close(model.attention_maps(batch())[row, time, :length], weights)
 

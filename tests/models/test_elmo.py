@@ -43,7 +43,7 @@ def test_the_backward_model_is_a_forward_model_of_the_reversed_text() -> None:
     model = elmo()
     model.backwards.load_state_dict(model.forwards.state_dict())
     with torch.no_grad():
-        model.tokens.matrix[:, -1] = model.tokens.matrix[:, -2]  # the start symbols
+        model.tokens.matrix[-1] = model.tokens.matrix[-2]  # the start symbols
     ids = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(2))
     lengths = torch.tensor([7, 3, 5])
     reversed_ids = torch.stack(

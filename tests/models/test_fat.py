@@ -84,7 +84,7 @@ def write(model: FAT, tokens: list[int], source: Tensor, positions: Tensor) -> T
     memories = [torch.zeros(8, dtype=torch.float64) for _ in model.decoder]
     predictions = []
     for time, token in enumerate(tokens):
-        y = rms_norm(model.tokens.matrix.t())[token]
+        y = rms_norm(model.tokens.matrix)[token]
         for number, layer in enumerate(model.decoder):
             u = rms_norm(y)
             forget, candidate = layer.gates(u[None])[0].chunk(2)
@@ -103,7 +103,7 @@ def write(model: FAT, tokens: list[int], source: Tensor, positions: Tensor) -> T
                 context.append(weights @ values[:, part])
             inside = layer.mlp.inside(torch.cat([u, rms_norm(h), *context])).relu().square()
             y = y + layer.mlp.out(inside)
-        predictions.append(rms_norm(y) @ model.tokens.matrix[:, :VOCABULARY] + model.tokens.bias)
+        predictions.append(rms_norm(y) @ model.tokens.matrix[:VOCABULARY].t() + model.tokens.bias)
     return torch.stack(predictions)
 
 

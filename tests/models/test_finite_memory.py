@@ -96,7 +96,7 @@ def test_gradients_do_not_depend_on_segment_boundaries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tied", "tables"), [(True, [(8, VOCABULARY + 2)]), (False, [(8, VOCABULARY), (VOCABULARY + 2, 8)])]
+    ("tied", "tables"), [(True, [(VOCABULARY + 2, 8)]), (False, [(VOCABULARY, 8), (VOCABULARY + 2, 8)])]
 )
 def test_bos_and_padding_are_inputs_but_never_predicted(tied: bool, tables: list[tuple[int, int]]) -> None:
     model = model_of(tied=tied)

@@ -35,7 +35,7 @@ def test_the_model_computes_its_equations() -> None:
     model, ids = model_of(), text(rows=1)
     table = model.embedding.weight
     directions = F.normalize(table, dim=-1) * WIDTH**0.5
-    w, u = model.joined.weight.split(WIDTH)
+    w, u = model.joined.weight.t().split(WIDTH)
     first, second = model.first.initial(1), model.second.initial(1)
     predictions = []
     for token in [VOCABULARY, *ids[0, :-1].tolist()]:  # BOS, then all but the last

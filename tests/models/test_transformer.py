@@ -143,8 +143,8 @@ def small_learner(*, heads: int) -> Transformer:
 
 
 @pytest.mark.parametrize("positions", ["added", "rotary", "concatenated"])
-def test_the_single_row_encoder_equals_the_batched_one(positions: str) -> None:
-    """torch computes it with gradients, NumPy without."""
+def test_the_compiled_encoder_equals_the_modules(positions: str) -> None:
+    """Modules compute it with gradients, a program without."""
     torch.manual_seed(0)
     config = {"width": 8, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "context": 32, "positions": positions}
     model = Transformer(TransformerConfig(vocabulary=9, source_vocabulary=9, **config)).double().eval()  # type: ignore[arg-type]

@@ -30,11 +30,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from chainrule.decoding.compiled import CompiledGeneration
 from chainrule.decoding.drafts import Drafter, Prefix, TokenChooser
 from chainrule.decoding.incremental import IncrementalReader, RewindableReader
+from chainrule.kernels.step import Choices
 from chainrule.types import State
 
 
@@ -95,6 +99,19 @@ class BlockSize:
             )
             self._off_since = self.tokens if self._off_since is None else self._off_since
         return best
+
+    @property
+    def pause(self) -> int:
+        """Number of single tokens before drafting is tried again."""
+        return max(0, self._pause - 1)
+
+    def record_pause(self, tokens: int, seconds: float) -> None:
+        """Record single tokens that were generated in a pause."""
+        self._pause -= tokens
+        self._blocks += tokens
+        self.tokens += tokens
+        self._last = 1
+        self._costs[1].append((self._blocks, seconds / tokens))
 
     def saving(self, tokens: int) -> float | None:
         """Seconds that drafts of the assumed acceptance rate save in so many tokens; None if not known yet."""
@@ -184,6 +201,19 @@ class FixedBlockSize(BlockSize):
     def next(self) -> int:
         return self._size
 
+    @property
+    def pause(self) -> int:
+        """Number of single tokens before drafting is tried again."""
+        return max(0, self._pause - 1)
+
+    def record_pause(self, tokens: int, seconds: float) -> None:
+        """Record single tokens that were generated in a pause."""
+        self._pause -= tokens
+        self._blocks += tokens
+        self.tokens += tokens
+        self._last = 1
+        self._costs[1].append((self._blocks, seconds / tokens))
+
     def saving(self, tokens: int) -> float:
         return math.inf
 
@@ -221,6 +251,28 @@ class BlockReader:
         logits, self._rows.state = self.reader.advance(last, self._rows.state, histories, owners)
         return DraftBlock(logits, drafts)
 
+    def room(self, prefixes: Sequence[Prefix]) -> float:
+        """Number of tokens that can be read before the window of any row moves."""
+        return min(self.reader.room(len(prefix.ids) - 1) for prefix in prefixes)
+
+    def undrafted(self, prefixes: Sequence[Prefix]) -> float:
+        """Number of tokens that are read one by one before drafting is tried again or a window moves."""
+        return self.room(prefixes) if self.drafter is None else min(self.room(prefixes), self.block_size.pause)
+
+    def generate(
+        self, prefixes: Sequence[Prefix], compiled: CompiledGeneration, noise: npt.NDArray[np.float64]
+    ) -> Choices | None:
+        """Read the last token of each prefix and choose the next tokens by compiled steps, where that is possible."""
+        last = torch.tensor([prefix.ids[-1] for prefix in prefixes])
+        began = time.perf_counter()
+        found = compiled.read(last, self._rows.state, noise)
+        if found is None:
+            return None
+        choices, self._rows.state = found
+        if self.drafter is not None:
+            self.block_size.record_pause(noise.shape[1], time.perf_counter() - began)
+        return choices
+
     def accept(self, drafts: Sequence[Sequence[int]], accepted: Sequence[int]) -> None:
         """Keep the accepted draft tokens of each row and rewind the others."""
         if self.drafter is None or not self._size:  # before the first block only the prompts have been read
@@ -243,9 +295,8 @@ class BlockReader:
         self._trial = not self.drafter.ready and not self._prepare(max_drafts)
         if self.drafter is None:
             return none
-        room = min(self.reader.room(len(prefix.ids) - 1) for prefix in prefixes)
         size = self.block_size.trial() if self._trial else self.block_size.next()
-        count = int(min(max_drafts, room - 1, size - 1))
+        count = int(min(max_drafts, self.room(prefixes) - 1, size - 1))
         if count < 1:
             return none
         if self._trial:

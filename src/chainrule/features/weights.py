@@ -89,8 +89,6 @@ def _bert(weights: CheckpointTensors, layers: int) -> dict[str, Tensor]:
             ours[f"{block}.query_key_value.{kind}"] = torch.cat(three)
         for part, name in BERT_BLOCK.items():
             ours |= weights.pair(f"{theirs}.{part}", f"{block}.{name}")
-        for name in MATRICES:  # transposed there: (out, in)
-            ours[f"{block}.{name}.weight"] = ours[f"{block}.{name}.weight"].t()
     return ours
 
 
@@ -99,6 +97,8 @@ def _gpt2(weights: CheckpointTensors, layers: int) -> dict[str, Tensor]:
     for number in range(layers):
         for part, name in GPT2_BLOCK.items():
             ours |= weights.pair(f"h.{number}.{part}", f"blocks.{number}.{name}")
+        for name in MATRICES:  # (in, out) there
+            ours[f"blocks.{number}.{name}.weight"] = ours[f"blocks.{number}.{name}.weight"].t()
     return ours
 
 

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError
+from chainrule.kernels import step
 from chainrule.types import Batch, Sequences, State, Step
 
 
@@ -287,6 +288,8 @@ class NeuralModel(Trainable, AutoregressiveModel):
 
     @final
     def extend(self, tokens: Tensor, state: State) -> Step:
+        if (compiled := step.extend(self, tokens, state)) is not None:
+            return compiled
         hidden, state = self.advance(tokens, state)
         return Step(self.readout(hidden), state)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from chainrule.errors import ConfigError, RunError
 from chainrule.features.folders import WEIGHTS, load_weights, read_config
-from chainrule.features.weights import BERT_BLOCK, MATRICES, CheckpointTensors, read_pretrained
+from chainrule.features.weights import BERT_BLOCK, CheckpointTensors, read_pretrained
 from chainrule.files import save_tensors, whole_file, write_whole
 from chainrule.interop.tokenizers import special_tokens
 from chainrule.models.bert import BERT, BERTConfig, SpecialIds
@@ -70,7 +70,7 @@ def _their_weights(model: BERT) -> Iterator[tuple[str, Tensor]]:
     for number in range(model.config.layers):
         yield from _their_layer(ours, number)
     if model.head is not None:
-        yield f"{TRANSFORM}.weight", ours["head.transform.weight"].t()
+        yield f"{TRANSFORM}.weight", ours["head.transform.weight"]
         yield f"{TRANSFORM}.bias", ours["head.transform.bias"]
         bias = ours["head.bias"]
         rows = model.vocabulary if past is None else past + 1
@@ -80,13 +80,11 @@ def _their_weights(model: BERT) -> Iterator[tuple[str, Tensor]]:
 def _their_layer(ours: dict[str, Tensor], number: int) -> Iterator[tuple[str, Tensor]]:
     block, theirs = f"body.blocks.{number}", f"bert.encoder.layer.{number}"
     for kind in ("weight", "bias"):
-        three = ours[f"{block}.query_key_value.{kind}"].chunk(3, dim=-1)
+        three = ours[f"{block}.query_key_value.{kind}"].chunk(3)
         for name, part in zip(("query", "key", "value"), three, strict=True):
-            yield f"{theirs}.attention.self.{name}.{kind}", part.t() if kind == "weight" else part
+            yield f"{theirs}.attention.self.{name}.{kind}", part
         for their_part, name in BERT_BLOCK.items():
-            part = ours[f"{block}.{name}.{kind}"]
-            transposed = kind == "weight" and name in MATRICES  # (out, in) there
-            yield f"{theirs}.{their_part}.{kind}", part.t() if transposed else part
+            yield f"{theirs}.{their_part}.{kind}", ours[f"{block}.{name}.{kind}"]
 
 
 def _their_config(model: BERT) -> dict[str, Any]:
@@ -128,9 +126,11 @@ def read_bert(folder: Path, tokenizer: HuggingFace) -> BERT:
 
 
 def _our_head(weights: CheckpointTensors) -> dict[str, Tensor]:
-    transform = weights.pair(TRANSFORM, "head.transform")
-    transform["head.transform.weight"] = transform["head.transform.weight"].t()
-    return transform | weights.pair(NORMS["head.norm"], "head.norm") | {"head.bias": weights[BIAS]}
+    return (
+        weights.pair(TRANSFORM, "head.transform")
+        | weights.pair(NORMS["head.norm"], "head.norm")
+        | {"head.bias": weights[BIAS]}
+    )
 
 
 def _special(folder: Path, tokenizer: HuggingFace) -> SpecialIds:

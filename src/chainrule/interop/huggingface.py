@@ -78,8 +78,8 @@ def _names(config: GPTConfig) -> Iterator[tuple[str, str]]:
 
 
 def _transposed(name: str, tensor: Tensor) -> Tensor:
-    """The readout matrix is (V, D) there and (D, V) here."""
-    return tensor.T if name == "tokens.matrix" else tensor
+    """The matrices of a block are (in, out) there and (out, in) here."""
+    return tensor.T if name.startswith("trunk.blocks") and tensor.ndim == 2 else tensor
 
 
 def _their_config(model: GPT, eos: int | None) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import BidirectionalEmbedder
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.models.gpt import GPTConfig, ModernBlock
-from chainrule.nn import single_row
 from chainrule.nn.attention import (
     Attend,
     BidirectionalAttention,
@@ -28,7 +29,6 @@ from chainrule.nn.convolution import GatedConvolution
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.layers import rms_norm
 from chainrule.nn.positions import Rotary, Rotation
-from chainrule.nn.single_row import Array
 from chainrule.nn.tokens import TokenReadout, TokenTable
 from chainrule.types import Batch, Sequences, State
 
@@ -65,7 +65,7 @@ class AttentiveConvState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class AttentiveConv(TokenReadout, BidirectionalEmbedder):
+class AttentiveConv(TokenReadout, BidirectionalEmbedder, Compilable):
     """Blocks of gated causal convolution, causal self-attention and MLP; also usable as a text encoder.
 
     With e_t the embedding of the input token at t (BOS first), scaled to norm √D, and ∗ a causal convolution,
@@ -132,8 +132,6 @@ class AttentiveConv(TokenReadout, BidirectionalEmbedder):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         rings, keys, values, positions = cast(AttentiveConvState, state)
-        if single_row.is_applicable(tokens, keys[0]) and not self.training:
-            return self._advance_single_row(tokens, cast(AttentiveConvState, state))
         here = cache_index(positions, tokens.shape[1])
         self.require_room(here.end)
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
@@ -166,17 +164,19 @@ class AttentiveConv(TokenReadout, BidirectionalEmbedder):
             after.append(ring)
         return rms_norm(x), tuple(after)
 
-    def _advance_single_row(self, token: Tensor, state: AttentiveConvState) -> Advance:
-        """The same for one token of one text, in place."""
-        position = int(state.positions)
-        self.require_room(position + 1)
-        rotate = self.rotary.single_row(position)
-        x = single_row.as_numpy(self.tokens.embed(token))[0, 0]
-        for block, ring, keys, values in zip(self._stack, state.rings, state.keys, state.values, strict=True):
-            cache = single_row.RowCache(single_row.as_numpy(keys)[0], single_row.as_numpy(values)[0], position)
-            x = block.step(x, single_row.as_numpy(ring)[0], rotate, cache)
-        hidden = torch.from_numpy(single_row.rms_norm(x))[None, None]
-        return Advance(hidden, state._replace(positions=state.positions + 1))
+    def make_room(self, state: State, count: int) -> State:
+        self.require_room(int(cast(AttentiveConvState, state).positions.max()) + count)
+        return state
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        layers = self.config.layers
+        program.positions = 3 * layers
+        x = self.tokens.describe_embedding(program)
+        for slot, block in enumerate(self._stack):
+            with program.scratch():
+                block.local.describe(program, program.rms_norm(x), slot, add_to=x)
+                block.attentive.describe(program, x, self.rotary, (layers + slot, 2 * layers + slot))
+        self.tokens.describe_readout(program, program.rms_norm(x))
 
     def _rings(self, rows: int) -> tuple[Tensor, ...]:
         return tuple(block.local.initial(rows) for block in self._stack)
@@ -214,8 +214,3 @@ class AttentiveBlock(nn.Module):
         y, _ = self.local(padded, self.local.initial(len(x)), positions)
         x = x + self.dropout(y[:, ahead:])
         return cast(Tensor, self.attentive(x.flatten(0, 1), len(x), rotate, attend)).view_as(x)
-
-    def step(self, x: Array, ring: Array, rotate: single_row.RowRotation, cache: single_row.RowCache) -> Array:
-        """`forward` for a single token."""
-        x = x + self.local.step(single_row.rms_norm(x), ring, cache.position)
-        return self.attentive.step(x, rotate, cache)

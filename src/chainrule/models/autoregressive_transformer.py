@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, readable, shift_right
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
+from chainrule.kernels.program import RELU, ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent_encoder import RecurrentEncoder
@@ -37,7 +39,7 @@ class AutoregressiveTransformerState(NamedTuple):
     lengths: Tensor  # (B,)
 
 
-class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
+class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout, Compilable):
     """AT: LSTM encoder; MLP decoder over the last token's embedding times an attention context, no recurrence.
 
     With h̄_n the encoder outputs, e_t the embedding of y_{t−1} (BOS first) and h_0 = h̄_N,
@@ -92,6 +94,15 @@ class AutoregressiveTransformer(Conditional, HasAttention, TokenReadout):
         steps = self._decode(tokens, before).hidden
         hidden = self.dropout(torch.stack(steps)).transpose(0, 1)
         return Advance(hidden, before._replace(hidden=steps[-1]))
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        embedded = self.tokens.describe_embedding(program)
+        hidden = program.state(0, self.config.width)
+        query = program.apply(self.score_token, embedded)
+        program.apply(self.score_hidden, hidden, add_to=query)
+        context = program.additive_attention(query, self.score_weight, 1, 2, 3, self.config.width)
+        program.apply(self.mlp, program.multiply(embedded, context, out=context), out=hidden)
+        self.tokens.describe_readout(program, program.activate(hidden, RELU))
 
     def _decode(self, tokens: Tensor, state: AutoregressiveTransformerState) -> DecodedSteps:
         """Sequential, because the attention query of a step depends on the previous hidden vector."""

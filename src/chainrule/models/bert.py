@@ -124,7 +124,7 @@ class BERT(OwnObjective, Layered, Cloze):
         for name, part in self.named_modules():
             if isinstance(part, Projection):
                 # Residual branches start at zero, so that the post-norms are harmless at initialisation.
-                nn.init.normal_(part.weight, std=0.0 if name.endswith("_out") else part.weight.shape[0] ** -0.5)
+                nn.init.normal_(part.weight, std=0.0 if name.endswith("_out") else part.weight.shape[1] ** -0.5)
 
     @property
     def context(self) -> int:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance
-from chainrule.nn import single_row
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.nn.convolution import GatedConvolution
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.layers import rms_norm
@@ -48,7 +49,7 @@ class CausalConvState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class CausalConv(TokenReadout):
+class CausalConv(TokenReadout, Compilable):
     """Stack of dilated causal convolutions with gated linear units and residual connections (WaveNet, TCN).
 
     With e_t the embedding of the input token at t (BOS first) and ∗ a causal convolution of dilation d_l,
@@ -90,8 +91,6 @@ class CausalConv(TokenReadout):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         rings, positions = cast(CausalConvState, state)
-        if single_row.is_applicable(tokens, rings[0]) and not self.training:
-            return self._advance_single_row(tokens, cast(CausalConvState, state))
         x = self.dropout(self.tokens.embed(tokens))  # (B, K, D)
         after = []
         for layer, before in zip(self._stack, rings, strict=True):
@@ -100,14 +99,13 @@ class CausalConv(TokenReadout):
             after.append(ring)
         return Advance(rms_norm(x), CausalConvState(tuple(after), positions + tokens.shape[1]))
 
-    def _advance_single_row(self, token: Tensor, state: CausalConvState) -> Advance:
-        """The same for one token of one text, in place."""
-        position = int(state.positions)
-        x = single_row.as_numpy(self.tokens.embed(token))[0, 0]
-        for layer, ring in zip(self._stack, state.rings, strict=True):
-            x = x + layer.step(single_row.rms_norm(x), single_row.as_numpy(ring)[0], position)
-        hidden = torch.from_numpy(single_row.rms_norm(x))[None, None]
-        return Advance(hidden, state._replace(positions=state.positions + 1))
+    def describe_step(self, program: ProgramBuilder) -> None:
+        program.positions = self.config.layers
+        x = self.tokens.describe_embedding(program)
+        for slot, layer in enumerate(self._stack):
+            with program.scratch():
+                layer.describe(program, program.rms_norm(x), slot, add_to=x)
+        self.tokens.describe_readout(program, program.rms_norm(x))
 
     @property
     def _stack(self) -> Iterable[GatedConvolution]:

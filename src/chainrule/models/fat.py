@@ -43,7 +43,9 @@ from chainrule.errors import ConfigError
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Directed, FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.nn import single_row, slow_attention
+from chainrule.kernels.program import SIGMOID, ProgramBuilder, SourceSlots, Vector
+from chainrule.kernels.step import Compilable
+from chainrule.nn import slow_attention
 from chainrule.nn.attention import CrossAttend, RecordingAttention, SourceAttention, padding_bias, require_heads
 from chainrule.nn.dropout import Dropout, apply_dropout
 from chainrule.nn.layers import input_projection, output_projection, rms_norm
@@ -51,7 +53,6 @@ from chainrule.nn.mlp import SquaredReluMLP
 from chainrule.nn.positions import sinusoids
 from chainrule.nn.scan import scan
 from chainrule.nn.shortlist import Shortlist, Shortlisted, Shortlists, partners_of
-from chainrule.nn.single_row import Array
 from chainrule.nn.tokens import PairTable, TokenReadout
 from chainrule.types import Batch, Progress, Sequences, State
 
@@ -141,7 +142,7 @@ class KeptTokens(NamedTuple):
     lengths: Tensor  # (B,)
 
 
-class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, TokenReadout):
+class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, TokenReadout, Compilable):
     """Fast Autoregressive Transformer: decoder with a gated linear recurrence, trained in parallel by a scan."""
 
     Config = FATConfig
@@ -225,9 +226,6 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(FATState, state)
-        plain = self.config.attention_weights == "softmax" and not self.training
-        if plain and single_row.is_applicable(tokens, before.memories[0]):
-            return self._advance_single_row(tokens, before)
         cross_attends = self._cross_attention(before.source, before.positions[:, None] + _steps(tokens))
         hidden, memories = self._decode(tokens, before.memories, cross_attends)
         return Advance(hidden, FATState(before.source, memories, before.positions + tokens.shape[1]))
@@ -265,21 +263,19 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
             after.append(memory)
         return rms_norm(y), tuple(after)
 
-    def _advance_single_row(self, token: Tensor, state: FATState) -> Advance:
-        """`advance` for one token of a single row."""
-        kept = int(state.source.lengths)
-        offsets = self._offsets(state.source.positions[0, :kept], state.positions)
-        y = single_row.as_numpy(self.tokens.embed(token))[0, 0]
-        memories = []
-        layers = zip(self._decoder_layers, state.memories, state.source.keys, state.source.values, strict=True)
-        for layer, before, keys, values in layers:
-            source = OffsetSourceRow(
-                single_row.as_numpy(keys)[0, :, :kept], single_row.as_numpy(values)[0, :, :kept], offsets.numpy()
-            )
-            y, memory = layer.step(y, single_row.as_numpy(before)[0], source)
-            memories.append(torch.from_numpy(memory)[None])
-        hidden = torch.from_numpy(single_row.rms_norm(y))[None, None]
-        return Advance(hidden, FATState(state.source, tuple(memories), state.positions + 1))
+    @property
+    def has_program(self) -> bool:
+        return self.config.attention_weights == "softmax"
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        layers = self.config.decoder_layers
+        program.positions = 3 * layers + 2
+        y = self.tokens.describe_embedding(program)
+        for slot, layer in enumerate(self._decoder_layers):
+            with program.scratch():
+                source = (slot, layers + slot, 2 * layers + 1)
+                layer.describe(program, y, source, positions=2 * layers, memory=2 * layers + 2 + slot)
+        self.tokens.describe_readout(program, program.rms_norm(y))
 
     def _cross_attention(self, source: FATSource, positions: Tensor) -> list[SourceAttention]:
         """The cross-attention function of each decoder layer for target positions (B, K) or (1, K)."""
@@ -385,25 +381,19 @@ class FATDecoderLayer(nn.Module):
         y = y + self.dropout(self.mlp(torch.cat([u, known, context], -1)))
         return y, h[-1] if len(h) else memory
 
-    def step(self, y: Array, memory: Array, source: OffsetSourceRow) -> tuple[Array, Array]:
-        """`forward` for a single token."""
-        u = single_row.rms_norm(y)
-        forget, candidate = single_row.project(u, self.gates).reshape(2, -1)
-        decay = 0.5 + 0.5 * np.tanh(0.5 * forget)  # the logistic function
-        h: Array = decay * (memory - candidate) + candidate
-        known = single_row.rms_norm(h)
-        query = single_row.project(known, self.query).reshape(self.heads, -1)
-        distances = single_row.as_numpy(self.distances)[source.offsets].T  # (H, S)
-        context = single_row.attend(query, source.keys, source.values, distances)
-        return y + self.mlp.step(np.concatenate((u, known, context))), h
-
-
-class OffsetSourceRow(NamedTuple):
-    """The source of a single row, with its relative positions from one target position."""
-
-    keys: Array  # (H, S, D/H)
-    values: Array
-    offsets: npt.NDArray[np.int64]  # (S,) rows of `distances`
+    def describe(self, program: ProgramBuilder, y: Vector, source: SourceSlots, *, positions: int, memory: int) -> None:
+        """`forward` in a compiled step, in place."""
+        joined = program.new(3 * y.size)
+        u, known, context = program.split(joined, 3)
+        program.rms_norm(y, out=u)
+        decay, candidate = program.split(program.apply(self.gates, u), 2)
+        state = program.state(memory, y.size)
+        program.interpolate(candidate, state, program.activate(decay, SIGMOID), out=state)
+        program.rms_norm(state, out=known)
+        query = program.apply(self.query, known)
+        found = program.cross_attention(query, *source, self.heads, distances=(self.distances, positions))
+        program.copy(found, context)
+        self.mlp.describe(program, joined, add_to=y)
 
 
 def _steps(tokens: Tensor) -> Tensor:

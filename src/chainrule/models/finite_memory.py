@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance
-from chainrule.nn import single_row
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.layers import Projection, rms_norm
 from chainrule.nn.mlp import SquaredReluMLP
@@ -31,7 +32,7 @@ class FiniteMemoryConfig(ModelConfig):
     segment: int = Field(32, ge=1, description="tokens per row of a training batch")
 
 
-class FiniteMemory(TokenReadout):
+class FiniteMemory(TokenReadout, Compilable):
     """Neural n-gram model: a residual MLP over the concatenated embeddings of the last k tokens.
 
     With e_t the embedding of the input token at t (BOS first, padding before it), scaled to norm √D,
@@ -81,20 +82,19 @@ class FiniteMemory(TokenReadout):
     def advance(self, tokens: Tensor, state: State) -> Advance:
         window = torch.cat([cast(Tensor, state), tokens], dim=1)  # (B, k − 1 + K)
         after = window[:, tokens.shape[1] :]
-        if single_row.is_applicable(tokens, self.tokens.matrix) and not self.training:
-            return Advance(self._read_single_row(window), after)
         embedded = self.dropout(self.tokens.embed(window.unfold(1, self.config.memory, 1)))  # (B, K, k, D)
         x = self.combine(embedded.flatten(2))  # (B, K, D)
         for layer in self._stack:
             x = x + self.dropout(layer(rms_norm(x)))
         return Advance(rms_norm(x), after)
 
-    def _read_single_row(self, window: Tensor) -> Tensor:
-        """The same for one token of one text: from its last k tokens (1, k) to (1, 1, D)."""
-        x = single_row.project(single_row.as_numpy(self.tokens.embed(window)).reshape(-1), self.combine)
+    def describe_step(self, program: ProgramBuilder) -> None:
+        embedded = self.tokens.describe_window(program, 0, self.config.memory)
+        x = program.apply(self.combine, embedded)
         for layer in self._stack:
-            x = x + layer.step(single_row.rms_norm(x))
-        return torch.from_numpy(single_row.rms_norm(x))[None, None]
+            with program.scratch():
+                layer.describe(program, program.rms_norm(x), add_to=x)
+        self.tokens.describe_readout(program, program.rms_norm(x))
 
     @property
     def _stack(self) -> Iterable[SquaredReluMLP]:

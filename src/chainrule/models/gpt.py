@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable, shift_right
 from chainrule.interface.capabilities import Rewindable
-from chainrule.nn import single_row
+from chainrule.kernels.program import GELU, SQUARED_RELU, CacheSlots, ProgramBuilder, Vector
+from chainrule.kernels.step import Compilable
 from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, cache_index, new_caches, require_heads
 from chainrule.nn.dropout import apply_dropout
-from chainrule.nn.layers import LayerNorm, Projection, matmul, rms_norm, squared_relu
+from chainrule.nn.layers import LayerNorm, Projection, rms_norm, squared_relu
 from chainrule.nn.positions import Rotary, Rotation, require_pairs
-from chainrule.nn.single_row import Array
 from chainrule.types import Batch, Sequences, State
 
 
@@ -88,7 +88,7 @@ class GPTState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class GPT(TabledReadout, Rewindable):
+class GPT(TabledReadout, Rewindable, Compilable):
     """GPT: decoder-only Transformer, with rotary positions and QK norm or in the GPT-2 layout of Hugging Face."""
 
     Config = GPTConfig
@@ -125,7 +125,7 @@ class GPT(TabledReadout, Rewindable):
         return self.trunk.read(self.tokens.embed(inputs), slice(0, length), [attention] * self.config.layers)
 
     def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.bias)
+        return Table(self.tokens.matrix, self.bias)
 
     def readout(self, hidden: Tensor) -> Tensor:
         logits = self.tokens.readout(hidden.flatten(0, -2)).view(*hidden.shape[:-1], self.vocabulary)
@@ -140,8 +140,6 @@ class GPT(TabledReadout, Rewindable):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         keys, values, positions = cast(GPTState, state)
-        if single_row.is_applicable(tokens, keys[0], max_tokens=single_row.MAX_DECODER_TOKENS) and not self.training:
-            return self._advance_single_row(tokens, cast(GPTState, state))
         here = cache_index(positions, tokens.shape[1])
         self.require_room(here.end)
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
@@ -155,24 +153,23 @@ class GPT(TabledReadout, Rewindable):
         kept = cast(GPTState, state)
         return kept._replace(positions=kept.positions - counts)
 
-    def _advance_single_row(self, tokens: Tensor, state: GPTState) -> Advance:
-        """The same for a few tokens of one text: this is what writing to a terminal consists of."""
-        position, count = int(state.positions), tokens.shape[1]
-        self.require_room(position + count)
-        caches = [
-            single_row.RowCache(single_row.as_numpy(keys)[0], single_row.as_numpy(values)[0], position)
-            for keys, values in zip(state.keys, state.values, strict=True)
-        ]
-        embedded = single_row.as_numpy(self.tokens.embed(tokens))[0]  # (K, D)
-        hidden = self.trunk.step(embedded[0] if count == 1 else embedded, caches)
-        found = torch.from_numpy(hidden).view(1, count, -1)
-        return Advance(found, state._replace(positions=state.positions + count))
+    def make_room(self, state: State, count: int) -> State:
+        self.require_room(int(cast(GPTState, state).positions.max()) + count)
+        return state
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        layers = self.config.layers
+        program.positions = 2 * layers
+        x = self.trunk.describe(
+            program, self.tokens.describe(program), [(layer, layers + layer) for layer in range(layers)]
+        )
+        program.logits(x, self.tokens.matrix[: self.vocabulary], self.bias)
 
 
 class Tokens(nn.Module, ABC):
     """Embedding and readout."""
 
-    matrix: nn.Parameter  # (D, R) the readout, transposed like a `Projection`, R ≥ V
+    matrix: nn.Parameter  # (R, D) the readout, R ≥ V
 
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:
@@ -182,36 +179,46 @@ class Tokens(nn.Module, ABC):
     def readout(self, hidden: Tensor) -> Tensor:
         """(N, D) to (N, V)."""
 
+    @abstractmethod
+    def describe(self, program: ProgramBuilder) -> Vector:
+        """`embed` in a compiled step."""
+
 
 class TiedTokens(Tokens):
-    """One table (Press & Wolf, 2017), in the memory layout of the readout, which reads all of it at every step."""
+    """One table (Press & Wolf, 2017)."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.vocabulary = config.vocabulary
-        self.matrix = nn.Parameter(torch.empty(config.width, config.rows))
+        self.matrix = nn.Parameter(torch.empty(config.rows, config.width))
         nn.init.normal_(self.matrix, std=0.02)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.matrix.T)
+        return F.embedding(tokens, self.matrix)
+
+    def describe(self, program: ProgramBuilder) -> Vector:
+        return program.embed(self.matrix)
 
     def readout(self, hidden: Tensor) -> Tensor:
-        return matmul(hidden, self.matrix[:, : self.vocabulary])
+        return F.linear(hidden, self.matrix[: self.vocabulary])
 
 
 class UntiedTokens(Tokens):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.rows, config.width)
-        self.matrix = nn.Parameter(torch.empty(config.width, config.vocabulary))
+        self.matrix = nn.Parameter(torch.empty(config.vocabulary, config.width))
         for table in self.parameters():
             nn.init.normal_(table, std=0.02)
 
     def embed(self, tokens: Tensor) -> Tensor:
         return cast(Tensor, self.embedding(tokens))
 
+    def describe(self, program: ProgramBuilder) -> Vector:
+        return program.embed(self.embedding.weight)
+
     def readout(self, hidden: Tensor) -> Tensor:
-        return matmul(hidden, self.matrix)
+        return F.linear(hidden, self.matrix)
 
 
 class Trunk(nn.Module, ABC):
@@ -225,8 +232,8 @@ class Trunk(nn.Module, ABC):
         """(B, K, D) at positions `where`, (K) or (B, K), to (B, K, D), with one attention function per block."""
 
     @abstractmethod
-    def step(self, embedded: Array, caches: Sequence[single_row.RowCache]) -> Array:
-        """One token of one row, (D,) to (D,), or some, (K, D) to (K, D), without dropout; a cache for each block."""
+    def describe(self, program: ProgramBuilder, embedded: Vector, caches: Sequence[CacheSlots]) -> Vector:
+        """`read` in a compiled step, without dropout; a cache for each block."""
 
 
 class ModernTrunk(Trunk):
@@ -244,13 +251,12 @@ class ModernTrunk(Trunk):
             x = block(x, rows, rotate, attend)
         return rms_norm(x).view_as(embedded)
 
-    def step(self, embedded: Array, caches: Sequence[single_row.RowCache]) -> Array:
-        where = caches[0].where(embedded)
-        rotate = self.rotary.single_row(where)
-        x = single_row.rms_norm(embedded)
+    def describe(self, program: ProgramBuilder, embedded: Vector, caches: Sequence[CacheSlots]) -> Vector:
+        x = program.rms_norm(embedded)
         for block, cache in zip(self.blocks, caches, strict=True):
-            x = cast(ModernBlock, block).step(x, rotate, cache)
-        return single_row.rms_norm(x)
+            with program.scratch():
+                cast(ModernBlock, block).describe(program, x, self.rotary, cache)
+        return program.rms_norm(x)
 
 
 class ModernBlock(nn.Module):
@@ -278,16 +284,17 @@ class ModernBlock(nn.Module):
         value = projected[:, :, 2].transpose(1, 2)
         return attend(query, key, value).transpose(1, 2).reshape(x.shape)
 
-    def step(self, x: Array, rotate: single_row.RowRotation, cache: single_row.RowCache) -> Array:
-        """`forward` for a single token, or for some of one row."""
-        projected = single_row.split_heads(
-            single_row.project(single_row.rms_norm(x), self.query_key_value), 3, self.heads
-        )
-        query, key = rotate(single_row.rms_norm(projected[:2]))  # (H, D/H) each, or (H, K, D/H)
-        x = x + single_row.project(cache.attend(query, key, projected[2]), self.attention_out)
-        return x + single_row.project(
-            single_row.squared_relu(single_row.project(single_row.rms_norm(x), self.mlp_in)), self.mlp_out
-        )
+    def describe(self, program: ProgramBuilder, x: Vector, rotary: Rotary, cache: CacheSlots) -> None:
+        """`forward` in a compiled step, in place."""
+        projected = program.apply(self.query_key_value, program.rms_norm(x))
+        query_key = program.part(projected, 0, 2 * x.size)
+        program.rms_norm(query_key, groups=2 * self.heads, out=query_key)
+        program.rotate(query_key, rotary.cosine, rotary.sine, 2 * self.heads)
+        query, key, value = program.split(projected, 3)
+        attended = program.self_attention(query, key, value, *cache, self.heads)
+        program.apply(self.attention_out, attended, add_to=x)
+        inner = program.activate(program.apply(self.mlp_in, program.rms_norm(x)), SQUARED_RELU)
+        program.apply(self.mlp_out, inner, add_to=x)
 
 
 class GPT2Trunk(Trunk):
@@ -307,11 +314,12 @@ class GPT2Trunk(Trunk):
             x = block(x, rows, attend)
         return cast(Tensor, self.norm(x)).view_as(embedded)
 
-    def step(self, embedded: Array, caches: Sequence[single_row.RowCache]) -> Array:
-        x: Array = embedded + single_row.as_numpy(self.positions)[caches[0].where(embedded)]
+    def describe(self, program: ProgramBuilder, embedded: Vector, caches: Sequence[CacheSlots]) -> Vector:
+        x = program.add_position(embedded, self.positions)
         for block, cache in zip(self.blocks, caches, strict=True):
-            x = cast(GPT2Block, block).step(x, cache)
-        return single_row.layer_norm(x, self.norm)
+            with program.scratch():
+                cast(GPT2Block, block).describe(program, x, cache)
+        return program.layer_norm(x, self.norm)
 
 
 class GPT2Block(nn.Module):
@@ -340,9 +348,11 @@ class GPT2Block(nn.Module):
         query, key, value = projected.transpose(1, 3).unbind(2)  # (B, H, K, D/H) each
         return attend(query, key, value).transpose(1, 2).reshape(x.shape)
 
-    def step(self, x: Array, cache: single_row.RowCache) -> Array:
-        """`forward` for a single token, or for some of one row."""
-        projected = single_row.project(single_row.layer_norm(x, self.attention_norm), self.query_key_value)
-        x = x + single_row.project(cache.attend(*single_row.split_heads(projected, 3, self.heads)), self.attention_out)
-        inner = single_row.gelu(single_row.project(single_row.layer_norm(x, self.mlp_norm), self.mlp_in))
-        return x + single_row.project(inner, self.mlp_out)
+    def describe(self, program: ProgramBuilder, x: Vector, cache: CacheSlots) -> None:
+        """`forward` in a compiled step, in place."""
+        projected = program.apply(self.query_key_value, program.layer_norm(x, self.attention_norm))
+        query, key, value = program.split(projected, 3)
+        attended = program.self_attention(query, key, value, *cache, self.heads)
+        program.apply(self.attention_out, attended, add_to=x)
+        inner = program.activate(program.apply(self.mlp_in, program.layer_norm(x, self.mlp_norm)), GELU)
+        program.apply(self.mlp_out, inner, add_to=x)

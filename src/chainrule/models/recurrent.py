@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, Table, TabledReadout
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.layers import rms_norm
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
@@ -29,7 +31,7 @@ class RecurrentConfig(ModelConfig):
     segment: int = Field(32, ge=1, description="length of truncated back-propagation through time, in tokens")
 
 
-class Recurrent(TabledReadout):
+class Recurrent(TabledReadout, Compilable):
     """RNN, LSTM and GRU language models with six kinds of cell and a state of fixed size.
 
     With e_t the embedding of the input token at t (BOS first), D the width and L layers,
@@ -86,6 +88,16 @@ class Recurrent(TabledReadout):
             values = self.dropout(values)
             after.append(layer_state)
         return Advance(values.transpose(0, 1), tuple(after))
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        embedded = program.embed(self.embedding.weight)
+        x = program.rms_norm(embedded, out=embedded)
+        slot = 0
+        for layer in self._stack:
+            x = layer.describe(program, x, slot)
+            slot += len(layer.initial(1))
+        weight, bias = self.readout_table()
+        program.logits(x, weight[: self.vocabulary], bias)
 
     @property
     def _stack(self) -> Iterable[RecurrentLayer]:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.layers import Projection, rms_norm
 from chainrule.nn.recurrent import LSTM, LayerState
@@ -45,7 +47,7 @@ class SelfRegressiveState(NamedTuple):
     second: LayerState
 
 
-class SelfRegressive(NeuralModel):
+class SelfRegressive(NeuralModel, Compilable):
     """Mixture of two LSTM language models; the second one reads the first one's expected next embedding.
 
     With e_v the embedding of token v, E the embedding matrix, ê = √D e / ‖e‖, x_t the last input token (BOS first), and
@@ -72,9 +74,9 @@ class SelfRegressive(NeuralModel):
         self.embedding = nn.Embedding(config.vocabulary + 1, width)  # the last row is BOS
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         self.first = LSTM(width, width)
-        self.joined = Projection(2 * width, width)  # W above U
-        nn.init.zeros_(self.joined.weight[:width].detach())  # initially a plain LSTM: W = 0, U = 1
-        nn.init.eye_(self.joined.weight[width:].detach())
+        self.joined = Projection(2 * width, width)  # W beside U
+        nn.init.zeros_(self.joined.weight[:, :width].detach())  # initially a plain LSTM: W = 0, U = 1
+        nn.init.eye_(self.joined.weight[:, width:].detach())
         self.second = LSTM(2 * width, width)
         self.first_bias = nn.Parameter(torch.zeros(config.vocabulary))
         self.second_bias = nn.Parameter(torch.zeros(config.vocabulary))
@@ -117,6 +119,27 @@ class SelfRegressive(NeuralModel):
         gate = torch.cat([h, g], dim=-1) @ self.gate_weight + self.gate_bias  # (K, B)
         hidden = torch.cat([first, g, gate[..., None]], dim=-1)
         return Advance(hidden.transpose(0, 1), SelfRegressiveState(after, second_after))
+
+    @property
+    def has_program(self) -> bool:
+        return self.config.expected_over == self.vocabulary
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        width, words = self.config.width, self._words
+        embedded = program.embed(self.embedding.weight)
+        x = program.rms_norm(embedded, out=embedded)
+        both = program.new(2 * width)  # h_{t−1} and h_t
+        program.copy(program.state(0, width), program.part(both, 0, width))
+        h = self.first.describe(program, x, 0)
+        program.copy(h, program.part(both, width, width))
+        first = program.log_softmax(program.linear(program.apply(self.joined, both), words, self.first_bias))
+        inputs = program.new(2 * width)
+        program.expected_row(first, words, out=program.part(inputs, 0, width))
+        program.copy(h, program.part(inputs, width, width))
+        g = self.second.describe(program, inputs, 2)
+        second = program.log_softmax(program.linear(g, words, self.second_bias))
+        gate = program.linear(program.concatenate(h, g), self.gate_weight[None], self.gate_bias[None])
+        program.log_mixture(first, second, gate, out=program.result())
 
     def expected(self, first: Tensor) -> Tensor:
         """ē from the vectors of stage 1, (..., D) to (..., D)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from chainrule.errors import DecodingError
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, readable, shift_right
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
+from chainrule.kernels.program import TANH, ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.nn.attention import single_head_attention
 from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
@@ -60,7 +63,7 @@ class Seq2SeqState(NamedTuple):
     source: EncodedSource | tuple[()]  # empty without attention
 
 
-class Seq2Seq(Conditional, HasAttention, TokenReadout):
+class Seq2Seq(Conditional, HasAttention, TokenReadout, Compilable):
     """RNN, LSTM or GRU encoder–decoder with dot-product attention, or without attention.
 
     With the cells of `chainrule.nn.recurrent`, source tokens s_1 … s_N and target inputs BOS, y_1, …,
@@ -126,6 +129,20 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout):
             hidden = self.combine(torch.cat([context, hidden], -1)).tanh()
         hidden = self.dropout(hidden.transpose(0, 1)).transpose(0, 1)  # it expects time first
         return Advance(hidden, Seq2SeqState(layers, before.source))
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        slots = list(itertools.accumulate((len(layer.initial(1)) for layer in self._stack), initial=0))
+        source = (slots[-1], slots[-1], slots[-1] + 1)  # the vectors are keys and values
+        x = self.tokens.describe_embedding(program)
+        if self.config.attention == "bahdanau":
+            before = program.state(slots[-2], self.config.width)
+            x = program.concatenate(x, program.cross_attention(before, *source, 1, scale=1.0))
+        for layer, slot in zip(self._stack, slots, strict=False):
+            x = layer.describe(program, x, slot)
+        if self.combine is not None:
+            context = program.cross_attention(x, *source, 1, scale=1.0)
+            x = program.activate(program.apply(self.combine, program.concatenate(context, x)), TANH)
+        self.tokens.describe_readout(program, x)
 
     def _decode(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, tuple[LayerState, ...]]:
         """The decoder recurrence: hidden vectors (B, K, D) for tokens (B, K), and the states after them."""

@@ -22,7 +22,7 @@ Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V voca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
@@ -32,7 +32,8 @@ from torch import Tensor, nn
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Rewindable
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.nn import single_row
+from chainrule.kernels.program import CacheSlots, ProgramBuilder, SourceSlots, Vector
+from chainrule.kernels.step import Compilable, is_applicable, program_for, run
 from chainrule.nn.attention import (
     Attend,
     BidirectionalAttention,
@@ -56,10 +57,8 @@ from chainrule.nn.positions import (
     Positions,
     RotaryPositions,
     Rotate,
-    RotateRow,
     require_pairs,
 )
-from chainrule.nn.single_row import Array
 from chainrule.nn.tokens import PairTable, TokenReadout
 from chainrule.types import Batch, Sequences, State
 
@@ -68,6 +67,7 @@ POSITIONS: dict[str, type[AddedPositions | RotaryPositions]] = {
     "concatenated": ConcatenatedPositions,
     "rotary": RotaryPositions,
 }
+MAX_ENCODED_TOKENS = 64  # of a single row, up to which a program is faster than torch modules
 INITIAL_CAPACITY = 16  # of the caches of a new state; see `nn.attention.grow_cache`
 
 
@@ -97,11 +97,11 @@ class TransformerConfig(EmbeddingConfig):
         return self
 
 
-class SourceRow(NamedTuple):
-    """Keys and values of the source in one layer, for a single row without padding."""
+class DecoderSlots(NamedTuple):
+    """The state tensors of one decoder layer: keys, values and lengths of the source, and a cache if it is causal."""
 
-    keys: Array  # (H, S, D/H)
-    values: Array
+    source: SourceSlots
+    cache: CacheSlots | None
 
 
 class EncoderMemory(NamedTuple):
@@ -118,14 +118,6 @@ class EncoderMemory(NamedTuple):
             SourceAttention(keys, values, bias, dropout) for keys, values in zip(self.keys, self.values, strict=True)
         ]
 
-    def single_row_sources(self) -> list[SourceRow]:
-        """The same for a single row."""
-        length = int(self.lengths)
-        return [
-            SourceRow(single_row.as_numpy(keys)[0, :, :length], single_row.as_numpy(values)[0, :, :length])
-            for keys, values in zip(self.keys, self.values, strict=True)
-        ]
-
 
 class TransformerState(NamedTuple):
     """The encoder memory, and key-value caches of the target, whose capacity doubles when they are full."""
@@ -136,7 +128,7 @@ class TransformerState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
+class Transformer(Conditional, HasAttention, TokenReadout, Rewindable, Compilable):
     """Encoder–decoder Transformer (pre-norm, RMS norm, QK norm) for translation."""
 
     Config = TransformerConfig
@@ -180,8 +172,6 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(TransformerState, state)
-        if single_row.is_applicable(tokens, before.keys[0]) and not self.training:
-            return self._advance_single_row(tokens, before)
         source, _, _, positions = before
         here = cache_index(positions, tokens.shape[1])
         keys, values = self._grown_caches(before, here.end)
@@ -196,18 +186,20 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable):
         kept = cast(TransformerState, state)
         return kept._replace(positions=kept.positions - counts)
 
-    def _advance_single_row(self, token: Tensor, state: TransformerState) -> Advance:
-        """`advance` for one token of a single row."""
-        position = int(state.positions)
-        keys, values = self._grown_caches(state, position + 1)
-        caches = [
-            single_row.RowCache(single_row.as_numpy(key)[0], single_row.as_numpy(value)[0], position)
-            for key, value in zip(keys, values, strict=True)
+    def make_room(self, state: State, count: int) -> TransformerState:
+        before = cast(TransformerState, state)
+        keys, values = self._grown_caches(before, int(before.positions.max()) + count)
+        return before._replace(keys=keys, values=values)
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        layers = self.config.decoder_layers
+        program.positions = 4 * layers + 1
+        slots = [
+            DecoderSlots((layer, layers + layer, 2 * layers), (2 * layers + 1 + layer, 3 * layers + 1 + layer))
+            for layer in range(layers)
         ]
-        embedded = single_row.as_numpy(self.tokens.embed(token))[0, 0]
-        hidden = self.decoder.step(embedded, position, caches, state.source.single_row_sources())
-        after = TransformerState(state.source, keys, values, state.positions + 1)
-        return Advance(torch.from_numpy(hidden)[None, None], after)
+        hidden = self.decoder.describe(program, self.tokens.describe_embedding(program), slots)
+        self.tokens.describe_readout(program, hidden)
 
     def _grown_caches(self, state: TransformerState, end: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Caches of keys and of values with room for positions up to `end`."""
@@ -255,12 +247,8 @@ class TransformerEncoder(nn.Module):
     def forward(self, embedded: Tensor, lengths: Tensor) -> Tensor:
         """(B, S, D) to (B, S, D)."""
         bias = padding_bias(lengths, embedded.shape[1], embedded.dtype)
-        if (
-            bias is None
-            and not self.training
-            and single_row.is_applicable(embedded[..., 0], embedded, max_tokens=single_row.MAX_ENCODER_TOKENS)
-        ):
-            return torch.from_numpy(self.step(single_row.as_numpy(embedded)[0]))[None]
+        if bias is None and len(embedded) == 1 and (encoded := self._compiled(embedded)) is not None:
+            return encoded
         x, rotate = self.positions(embedded, slice(0, embedded.shape[1]))
         x = self.dropout(x)
         attend = BidirectionalAttention(bias, self.dropout.current_rate)
@@ -268,13 +256,25 @@ class TransformerEncoder(nn.Module):
             x = layer(x, rotate, attend)
         return rms_norm(x)
 
-    def step(self, embedded: Array) -> Array:
-        """`forward` for one row (S, D), without dropout."""
-        x, rotate = self.positions.step(embedded, slice(0, len(embedded)))
-        whole = single_row.FullRowAttention()
-        for layer in self.layers:
-            x = cast(TransformerEncoderLayer, layer).step(x, rotate, whole)
-        return single_row.rms_norm(x)
+    def _compiled(self, embedded: Tensor) -> Tensor | None:
+        """`forward` of a single short row by a program."""
+        tokens = torch.zeros(embedded.shape[:2], dtype=torch.int64, device=embedded.device)
+        if not is_applicable(self, tokens, most=MAX_ENCODED_TOKENS):
+            return None
+        program = program_for(self, embedded.shape[2], self._describe)
+        return None if program is None else run(program, tokens, (embedded, tokens[:, 0]))
+
+    def _describe(self, program: ProgramBuilder) -> None:
+        """`forward` without dropout; the given tensors are the embedded tokens and the position of the first."""
+        program.positions = 1
+        embedded = program.given(0, program.outputs)
+        x = program.new(program.outputs)
+        program.copy(self.positions.describe(program, embedded), x)
+        for layer in cast(Iterable[TransformerEncoderLayer], self.layers):
+            with program.scratch():
+                layer.attention.describe(program, x, self.positions, None)
+                layer.mlp.describe(program, program.rms_norm(x), add_to=x)
+        program.rms_norm(x, out=program.result())
 
 
 class TransformerDecoder(nn.Module):
@@ -294,14 +294,8 @@ class TransformerDecoder(nn.Module):
     def bidirectional(self, embedded: Tensor, lengths: Tensor, source: EncoderMemory) -> Tensor:
         """(B, K, D) to (B, K, D) without a causal mask, for non-autoregressive models."""
         length = embedded.shape[1]
-        if (
-            not self.training
-            and int(lengths.min()) == length
-            and single_row.is_applicable(embedded[..., 0], embedded, max_tokens=single_row.MAX_ENCODER_TOKENS)
-        ):
-            whole = [single_row.FullRowAttention()] * len(self.stack)
-            found = self.step(single_row.as_numpy(embedded)[0], slice(0, length), whole, source.single_row_sources())
-            return torch.from_numpy(found)[None]
+        if len(embedded) == 1 and int(lengths) == length and (found := self._compiled(embedded, source)) is not None:
+            return found
         rate = self.dropout.current_rate
         attend = BidirectionalAttention(padding_bias(lengths, length, embedded.dtype), rate)
         return cast(Tensor, self(embedded, slice(0, length), [attend] * len(self.stack), source.cross_attention(rate)))
@@ -316,18 +310,32 @@ class TransformerDecoder(nn.Module):
             x = layer(x, rotate, attend, cross_attend)
         return rms_norm(x)
 
-    def step(
-        self,
-        embedded: Array,
-        where: int | slice,
-        attends: Sequence[single_row.RowAttention],
-        sources: Sequence[SourceRow],
-    ) -> Array:
-        """`forward` for one token (D,) of one row, or for some, (K, D), without dropout."""
-        x, rotate = self.positions.step(embedded, where)
-        for layer, attend, source in zip(self.stack, attends, sources, strict=True):
-            x = layer.step(x, rotate, attend, source)
-        return single_row.rms_norm(x)
+    def _compiled(self, embedded: Tensor, source: EncoderMemory) -> Tensor | None:
+        """`bidirectional` of a single short row by a program."""
+        tokens = torch.zeros(embedded.shape[:2], dtype=torch.int64, device=embedded.device)
+        if not is_applicable(self, tokens, most=MAX_ENCODED_TOKENS):
+            return None
+        program = program_for(self, embedded.shape[2], self._describe)
+        return None if program is None else run(program, tokens, (embedded, tokens[:, 0], source))
+
+    def _describe(self, program: ProgramBuilder) -> None:
+        """`bidirectional`; the given tensors are the embedded tokens, the position of the first, and the source."""
+        program.positions = 1
+        layers = len(self.stack)
+        slots = [DecoderSlots((2 + layer, 2 + layers + layer, 2 + 2 * layers), None) for layer in range(layers)]
+        embedded = program.new(program.outputs)
+        program.copy(program.given(0, program.outputs), embedded)
+        program.copy(self.describe(program, embedded, slots), program.result())
+
+    def describe(self, program: ProgramBuilder, embedded: Vector, slots: Sequence[DecoderSlots]) -> Vector:
+        """`forward` in a compiled step, without dropout."""
+        x = self.positions.describe(program, embedded)
+        for layer, (source, cache) in zip(self.stack, slots, strict=True):
+            with program.scratch():
+                layer.attention.describe(program, x, self.positions, cache)
+                layer.cross_attention.describe(program, x, source)
+                layer.mlp.describe(program, program.rms_norm(x), add_to=x)
+        return program.rms_norm(x)
 
     @property
     def stack(self) -> Sequence[TransformerDecoderLayer]:
@@ -349,10 +357,6 @@ class TransformerEncoderLayer(nn.Module):
         x = x + self.dropout(self.attention(rms_norm(x), rotate, attend))
         return x + cast(Tensor, self.dropout(self.mlp(rms_norm(x))))
 
-    def step(self, x: Array, rotate: RotateRow, attend: single_row.RowAttention) -> Array:
-        x = x + self.attention.step(single_row.rms_norm(x), rotate, attend)
-        return x + self.mlp.step(single_row.rms_norm(x))
-
 
 class TransformerDecoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
@@ -366,11 +370,6 @@ class TransformerDecoderLayer(nn.Module):
         x = x + self.dropout(self.attention(rms_norm(x), rotate, attend))
         x = x + self.dropout(self.cross_attention(rms_norm(x), cross_attend))
         return x + cast(Tensor, self.dropout(self.mlp(rms_norm(x))))
-
-    def step(self, x: Array, rotate: RotateRow, attend: single_row.RowAttention, source: SourceRow) -> Array:
-        x = x + self.attention.step(single_row.rms_norm(x), rotate, attend)
-        x = x + self.cross_attention.step(single_row.rms_norm(x), source)
-        return x + self.mlp.step(single_row.rms_norm(x))
 
 
 class SelfAttention(nn.Module):
@@ -386,10 +385,19 @@ class SelfAttention(nn.Module):
         value = projected[:, :, 2].transpose(1, 2)
         return cast(Tensor, self.out(attend(query, key, value).transpose(1, 2).flatten(2)))
 
-    def step(self, x: Array, rotate: RotateRow, attend: single_row.RowAttention) -> Array:
-        projected = single_row.split_heads(single_row.project(x, self.query_key_value), 3, self.heads)
-        query, key = rotate(single_row.rms_norm(projected[:2]))  # (H, D/H) each, or (H, K, D/H)
-        return single_row.project(attend.attend(query, key, projected[2]), self.out)
+    def describe(self, program: ProgramBuilder, x: Vector, positions: Positions, cache: CacheSlots | None) -> None:
+        """`forward` of the normalised vector in a program, added to it; bidirectional without a cache."""
+        projected = program.apply(self.query_key_value, program.rms_norm(x))
+        query_key = program.part(projected, 0, 2 * x.size)
+        program.rms_norm(query_key, groups=2 * self.heads, out=query_key)
+        if positions.tables is not None:
+            program.rotate(query_key, *positions.tables, 2 * self.heads)
+        query, key, value = program.split(projected, 3)
+        if cache is None:
+            attended = program.full_attention(query, key, value, self.heads)
+        else:
+            attended = program.self_attention(query, key, value, *cache, self.heads)
+        program.apply(self.out, attended, add_to=x)
 
 
 class CrossAttention(nn.Module):
@@ -411,7 +419,8 @@ class CrossAttention(nn.Module):
         query = rms_norm(self.query(x).unflatten(-1, (self.heads, -1))).transpose(1, 2)
         return cast(Tensor, self.out(cross_attend(query).transpose(1, 2).flatten(2)))
 
-    def step(self, x: Array, source: SourceRow) -> Array:
-        query = single_row.rms_norm(single_row.split_heads(single_row.project(x, self.query), 1, self.heads)[0])
-        find = single_row.attend if x.ndim == 1 else single_row.attend_each
-        return single_row.project(find(query, source.keys, source.values), self.out)
+    def describe(self, program: ProgramBuilder, x: Vector, source: SourceSlots) -> None:
+        """`forward` of the normalised vector in a compiled step, added to it."""
+        query = program.apply(self.query, program.rms_norm(x))
+        program.rms_norm(query, groups=self.heads, out=query)
+        program.apply(self.out, program.cross_attention(query, *source, self.heads), add_to=x)

@@ -19,15 +19,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chainrule.nn import single_row
+from chainrule.kernels.program import SIGMOID, ProgramBuilder, Vector
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.layers import Projection, rms_norm
-from chainrule.nn.single_row import Array
 
 
 class Taps(NamedTuple):
@@ -76,13 +74,6 @@ class DelayLine:
         ring[rows, slots] = taps[:, self.width :]
         return Taps(taps[:, None], ring)
 
-    def step(self, x: Array, ring: Array, position: int) -> Array:
-        """Single-row version: one input (D,) to its taps (k D,); the ring buffer (d, (k − 1) D) is updated in place."""
-        slot = ring[position % self.dilation]
-        taps: Array = np.concatenate((slot, x))
-        slot[:] = taps[self.width :]
-        return taps
-
     def unroll(self, ring: Tensor, positions: Tensor) -> Tensor:
         """The inputs in the ring buffer in temporal order: (B, R, D)."""
         slots = positions[:, None] + torch.arange(self.dilation, device=positions.device)  # (B, d), oldest first
@@ -126,12 +117,11 @@ class GatedConvolution(nn.Module):
         taps, ring = self.line.read(x, ring, positions)
         return self.out(self.value(taps) * self.gate(taps).sigmoid()), ring
 
-    def step(self, x: Array, ring: Array, position: int) -> Array:
-        """Single-row version of `forward` for one input."""
-        taps = self.line.step(x, ring, position)
-        exponent = -single_row.project(taps, self.gate)
-        np.minimum(exponent, single_row.LARGEST_EXPONENT, out=exponent)
-        return single_row.project(single_row.project(taps, self.value) / (1.0 + np.exp(exponent)), self.out)
+    def describe(self, program: ProgramBuilder, x: Vector, ring: int, *, add_to: Vector) -> None:
+        """`forward` in a compiled step, added to a residual stream; `ring` is the state tensor of the ring buffer."""
+        taps = program.taps(x, ring, self.line.kernel, self.line.dilation)
+        gate = program.activate(program.apply(self.gate, taps), SIGMOID)
+        program.apply(self.out, program.multiply(program.apply(self.value, taps), gate, out=gate), add_to=add_to)
 
     def extra_repr(self) -> str:
         return f"kernel={self.line.kernel}, dilation={self.line.dilation}"

@@ -4,43 +4,24 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 EXACT = (torch.float32, torch.float64)
 
 
 class Projection(nn.Module):
-    """A linear map whose matrix is stored (in, out), the fastest layout for a product with a single row.
-
-    `single_row.project` computes such products.
-    """
+    """A linear map whose matrix is stored (out, in): a product with few rows reads it as one dot product per output."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, in) to (N, out)."""
-        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
-
-
-def matmul(x: Tensor, matrix: Tensor) -> Tensor:
-    """(N, D) @ (D, O).
-
-    A product with a single row reads the matrix once, so it is bound by memory bandwidth. NumPy's BLAS comes closer to
-    that bound than torch's: 1.1 to 1.7 times as fast on one core (`benchmarks/matvec.py`).
-    """
-    if is_single_row(x) and x.dtype == matrix.dtype:
-        return torch.from_numpy(np.dot(x.numpy()[0], matrix.detach().numpy()))[None]
-    return x @ matrix
-
-
-def is_single_row(x: Tensor) -> bool:
-    """Whether x is one row on the CPU, in full precision, without gradients."""
-    return len(x) == 1 and not torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype in EXACT
+        """(..., in) to (..., out)."""
+        return F.linear(x, self.weight, self.bias)
 
 
 def input_projection(inputs: int, outputs: int, *, bias: bool = False) -> Projection:

@@ -6,9 +6,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from chainrule.nn import single_row
+from chainrule.kernels.program import SQUARED_RELU, ProgramBuilder, Vector
 from chainrule.nn.layers import input_projection, output_projection, squared_relu
-from chainrule.nn.single_row import Array
 
 
 class SquaredReluMLP(nn.Module):
@@ -23,6 +22,6 @@ class SquaredReluMLP(nn.Module):
         """(..., inputs) to (..., outputs)."""
         return cast(Tensor, self.out(squared_relu(self.inside(x))))
 
-    def step(self, x: Array) -> Array:
-        """`forward` for a single row, (inputs,), or for the tokens of one, (K, inputs)."""
-        return single_row.project(single_row.squared_relu(single_row.project(x, self.inside)), self.out)
+    def describe(self, program: ProgramBuilder, x: Vector, *, add_to: Vector) -> None:
+        """`forward` in a compiled step, added to a residual stream."""
+        program.apply(self.out, program.activate(program.apply(self.inside, x), SQUARED_RELU), add_to=add_to)

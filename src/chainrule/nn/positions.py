@@ -13,13 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from chainrule.nn import single_row
+from chainrule.kernels.program import ProgramBuilder, Vector
 from chainrule.nn.layers import input_projection
-from chainrule.nn.single_row import Array
 
 T = TypeVar("T")
 
@@ -53,10 +51,6 @@ class Rotary(nn.Module):
         """The rotation of K tokens at a slice of positions, or at positions (B, K)."""
         return Rotation(self.cosine[where][..., None, None, :], self.sine[where][..., None, None, :])
 
-    def single_row(self, where: int | slice) -> single_row.RowRotation:
-        """The rotation of one token of a single row, or of a slice of them."""
-        return single_row.RowRotation(single_row.as_numpy(self.cosine)[where], single_row.as_numpy(self.sine)[where])
-
 
 class Rotation:
     """Rotates vectors by the angles of their positions."""
@@ -81,22 +75,12 @@ def sinusoids(width: int, capacity: int) -> Tensor:
 Rotate: TypeAlias = Callable[[Tensor], Tensor]
 """The rotation of queries and keys (B, K, ·, H, D/H)."""
 
-RotateRow: TypeAlias = Callable[[Array], Array]
-"""The same for a single row: one token (·, H, D/H), or several (·, H, K, D/H)."""
-
 
 class Positioned(NamedTuple):
     """Embedded tokens with their positions encoded, and the rotation of their queries and keys."""
 
     vectors: Tensor  # (B, K, D)
     rotate: Rotate
-
-
-class PositionedRow(NamedTuple):
-    """The same for a single row."""
-
-    vectors: Array  # (D,) or (K, D)
-    rotate: RotateRow
 
 
 class Positions(nn.Module, ABC):
@@ -107,8 +91,13 @@ class Positions(nn.Module, ABC):
         """Encode tokens (B, K, D) at a slice of positions, or at positions (B, K)."""
 
     @abstractmethod
-    def step(self, embedded: Array, where: int | slice) -> PositionedRow:
-        """`forward` for a single row: one token (D,) at its position, or several (K, D)."""
+    def describe(self, program: ProgramBuilder, embedded: Vector) -> Vector:
+        """The vectors of `forward` in a compiled step."""
+
+    @property
+    def tables(self) -> tuple[Tensor, Tensor] | None:
+        """Cosines and sines (C, D/H) of the rotation of queries and keys, if there is one."""
+        return None
 
 
 class RotaryPositions(Positions):
@@ -121,8 +110,12 @@ class RotaryPositions(Positions):
     def forward(self, embedded: Tensor, where: slice | Tensor) -> Positioned:
         return Positioned(embedded, self.rotary(where))
 
-    def step(self, embedded: Array, where: int | slice) -> PositionedRow:
-        return PositionedRow(embedded, self.rotary.single_row(where))
+    def describe(self, program: ProgramBuilder, embedded: Vector) -> Vector:
+        return embedded
+
+    @property
+    def tables(self) -> tuple[Tensor, Tensor]:
+        return self.rotary.cosine, self.rotary.sine
 
 
 class AddedPositions(Positions):
@@ -137,8 +130,8 @@ class AddedPositions(Positions):
     def forward(self, embedded: Tensor, where: slice | Tensor) -> Positioned:
         return Positioned(embedded + self.sinusoids[where], _identity)
 
-    def step(self, embedded: Array, where: int | slice) -> PositionedRow:
-        return PositionedRow(embedded + single_row.as_numpy(self.sinusoids)[where], _identity)
+    def describe(self, program: ProgramBuilder, embedded: Vector) -> Vector:
+        return program.add_position(embedded, self.sinusoids)
 
 
 class ConcatenatedPositions(AddedPositions):
@@ -152,9 +145,11 @@ class ConcatenatedPositions(AddedPositions):
         positions = self.sinusoids[where].expand_as(embedded)
         return Positioned(self.narrow(torch.cat([embedded, positions], -1)), _identity)
 
-    def step(self, embedded: Array, where: int | slice) -> PositionedRow:
-        both = np.concatenate((embedded, single_row.as_numpy(self.sinusoids)[where]), axis=-1)
-        return PositionedRow(single_row.project(both, self.narrow), _identity)
+    def describe(self, program: ProgramBuilder, embedded: Vector) -> Vector:
+        both = program.new(2 * embedded.size)
+        program.copy(embedded, program.part(both, 0, embedded.size))
+        program.position(self.sinusoids, out=program.part(both, embedded.size, embedded.size))
+        return program.apply(self.narrow, both)
 
 
 def _identity(x: T) -> T:

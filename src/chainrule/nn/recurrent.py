@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chainrule.kernels.program import SIGMOID, TANH, ProgramBuilder, Vector
 from chainrule.nn.bptt import CoupledLSTM, InputResetGRU, PeepholeLSTM
 from chainrule.nn.dropout import apply_dropout
 
@@ -61,6 +62,15 @@ class RecurrentLayer(nn.Module, ABC):
     @abstractmethod
     def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
         """All time steps of inputs (T, B, I). The recurrent weight is an argument because of DropConnect."""
+
+    @abstractmethod
+    def describe(self, program: ProgramBuilder, x: Vector, slot: int) -> Vector:
+        """`cell` in a compiled step. The state begins at the state tensor `slot`; returns the next hidden vector."""
+
+    def _describe_gates(self, program: ProgramBuilder, x: Vector, hidden: Vector) -> Vector:
+        """`_gates` in a compiled step."""
+        gates = program.linear(x, self.input_weight, self.bias)
+        return program.linear(hidden, self.recurrent_weight, add_to=gates)
 
     @final
     def naive(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
@@ -122,6 +132,10 @@ class RNN(RecurrentLayer):
         (hidden,) = state
         return (self._gates(inputs, hidden, recurrent_weight).tanh(),)
 
+    def describe(self, program: ProgramBuilder, x: Vector, slot: int) -> Vector:
+        hidden = program.state(slot, self.width)
+        return program.activate(self._describe_gates(program, x, hidden), TANH, out=hidden)
+
     def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
         (hidden,) = state
         outputs, last = torch.rnn_tanh(inputs, hidden[None], *self._fused(recurrent_weight))
@@ -148,6 +162,15 @@ class LSTM(RecurrentLayer):
         admit, keep, candidate, emit = self._gates(inputs, hidden, recurrent_weight).chunk(4, dim=1)
         memory = keep.sigmoid() * memory + admit.sigmoid() * candidate.tanh()
         return emit.sigmoid() * memory.tanh(), memory
+
+    def describe(self, program: ProgramBuilder, x: Vector, slot: int) -> Vector:
+        hidden, memory = program.state(slot, self.width), program.state(slot + 1, self.width)
+        admit, keep, candidate, emit = program.split(self._describe_gates(program, x, hidden), 4)
+        for gate in (admit, keep, emit):
+            program.activate(gate, SIGMOID)
+        program.multiply(keep, memory, out=memory)
+        program.multiply(admit, program.activate(candidate, TANH), out=memory, accumulate=True)
+        return program.multiply(emit, program.activate(memory, TANH, out=candidate), out=hidden)
 
     def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
         hidden, memory = state
@@ -182,12 +205,27 @@ class LSTMPeephole(RecurrentLayer):
         memory = keep * memory + admit * candidate.tanh()
         return emit * memory.tanh(), memory
 
+    def describe(self, program: ProgramBuilder, x: Vector, slot: int) -> Vector:
+        hidden, memory = program.state(slot, self.width), program.state(slot + 1, self.width)
+        values = self._describe_gates(program, x, hidden)
+        gates = program.part(values, self.width, 3 * self.width)
+        self._describe_peepholes(program, memory, gates)
+        program.activate(gates, SIGMOID)
+        candidate, admit, keep, emit = program.split(values, 4)
+        program.multiply(keep, memory, out=memory)
+        program.multiply(admit, program.activate(candidate, TANH), out=memory, accumulate=True)
+        return program.multiply(emit, program.activate(memory, TANH, out=candidate), out=hidden)
+
     def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
         hidden, memory = state
         outputs, memory = PeepholeLSTM.apply(  # type: ignore[no-untyped-call]
             inputs, hidden, memory, self.input_weight, recurrent_weight, self.bias, self.peephole
         )
         return outputs, (outputs[-1].clone(), memory)
+
+    def _describe_peepholes(self, program: ProgramBuilder, memory: Vector, gates: Vector) -> None:
+        for gate, weight in zip(program.split(gates, 3), self.peephole.chunk(3), strict=True):
+            program.multiply(memory, program.constant(weight), out=gate, accumulate=True)
 
     def peephole_inputs(self, width: int) -> tuple[int, ...]:
         """The further dimensions of the peephole weights."""
@@ -211,6 +249,9 @@ class LSTMFullPeephole(LSTMPeephole):
     def from_memory(self, memory: Tensor) -> Tensor:
         return F.linear(memory, self.peephole)
 
+    def _describe_peepholes(self, program: ProgramBuilder, memory: Vector, gates: Vector) -> None:
+        program.linear(memory, self.peephole, add_to=gates)
+
 
 class LSTMCoupled(RecurrentLayer):
     """An LSTM with coupled input and forget gates, f = 1 − i (Greff et al., 2017).
@@ -231,6 +272,14 @@ class LSTMCoupled(RecurrentLayer):
         candidate, admit, emit = self._gates(inputs, hidden, recurrent_weight).chunk(3, dim=1)
         memory = torch.lerp(memory, candidate.tanh(), admit.sigmoid())
         return emit.sigmoid() * memory.tanh(), memory
+
+    def describe(self, program: ProgramBuilder, x: Vector, slot: int) -> Vector:
+        hidden, memory = program.state(slot, self.width), program.state(slot + 1, self.width)
+        candidate, admit, emit = program.split(self._describe_gates(program, x, hidden), 3)
+        for gate in (admit, emit):
+            program.activate(gate, SIGMOID)
+        program.interpolate(memory, program.activate(candidate, TANH), admit, out=memory)
+        return program.multiply(emit, program.activate(memory, TANH, out=candidate), out=hidden)
 
     def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
         hidden, memory = state
@@ -263,6 +312,16 @@ class GRU(RecurrentLayer):
         candidate = torch.tanh(candidate + reset * candidate_hidden)
         return (torch.lerp(candidate, hidden, update),)
 
+    def describe(self, program: ProgramBuilder, x: Vector, slot: int) -> Vector:
+        hidden = program.state(slot, self.width)
+        inputs = program.linear(x, self.input_weight, self.bias)
+        recurrent = program.linear(hidden, self.recurrent_weight)
+        reset, update, candidate = program.split(inputs, 3)
+        gates = program.part(inputs, 0, 2 * self.width)
+        program.activate(program.add(gates, program.part(recurrent, 0, 2 * self.width), out=gates), SIGMOID)
+        program.multiply(reset, program.part(recurrent, 2 * self.width, self.width), out=candidate, accumulate=True)
+        return program.interpolate(program.activate(candidate, TANH), hidden, update, out=hidden)
+
     def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
         (hidden,) = state
         outputs, last = torch.gru(inputs, hidden[None], *self._fused(recurrent_weight))
@@ -290,6 +349,17 @@ class GRUInputReset(RecurrentLayer):
         update, reset = torch.addmm(gates, inputs, gate_weight.t()).sigmoid().tensor_split([self.width], dim=1)
         candidate = torch.addmm(candidate, reset * inputs, candidate_weight.t()).tanh()
         return (torch.lerp(hidden, candidate, update),)
+
+    def describe(self, program: ProgramBuilder, x: Vector, slot: int) -> Vector:
+        hidden, width = program.state(slot, self.width), self.width
+        values = program.linear(hidden, self.recurrent_weight, self.bias)
+        gate_weight, candidate_weight = self.input_weight.tensor_split([-width])
+        gates = program.part(values, 0, width + x.size)
+        program.activate(program.linear(x, gate_weight, add_to=gates), SIGMOID)
+        selected = program.multiply(program.part(values, width, x.size), x)
+        candidate = program.part(values, width + x.size, width)
+        program.activate(program.linear(selected, candidate_weight, add_to=candidate), TANH)
+        return program.interpolate(hidden, candidate, program.part(values, 0, width), out=hidden)
 
     def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
         (hidden,) = state

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from chainrule.interface.base import Table, TabledReadout
 from chainrule.interface.conditional import EmbeddingConfig
-from chainrule.nn.layers import matmul, rms_norm
+from chainrule.kernels.program import ProgramBuilder, Vector
+from chainrule.nn.layers import rms_norm
 
 
 class TokenTable(nn.Module):
@@ -20,15 +21,14 @@ class TokenTable(nn.Module):
         embed(x) = √D e_x / ‖e_x‖,    readout(h) = E h + b
 
     With tied weights (Press & Wolf, 2017; Inan et al., 2017) the readout vector of a frequent token grows long, so only
-    the direction of an embedding is used as input. The readout is stored (D, R), the fastest layout for decoding, where
-    every step reads all of it. `input_only` is the number of ids past the vocabulary, such as BOS, that are never
-    predicted.
+    the direction of an embedding is used as input. `input_only` is the number of ids past the vocabulary, such as BOS,
+    that are never predicted.
     """
 
     def __init__(self, vocabulary: int, width: int, *, input_only: int = 1, tied: bool) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.matrix = _table(width, vocabulary + (input_only if tied else 0))
+        self.matrix = _table(vocabulary + (input_only if tied else 0), width)
         self.embedding = None if tied else _table(vocabulary + input_only, width)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
@@ -40,12 +40,29 @@ class TokenTable(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Ids of any shape to vectors (..., D)."""
-        return rms_norm(F.embedding(tokens, self.matrix.T if self.embedding is None else self.embedding))
+        return rms_norm(F.embedding(tokens, self._embeddings))
 
     def readout(self, hidden: Tensor) -> Tensor:
         """(..., D) to (..., V)."""
-        logits = matmul(hidden.flatten(0, -2), self.matrix[:, : self.vocabulary]) + self.bias
-        return logits.view(*hidden.shape[:-1], logits.shape[-1])
+        return F.linear(hidden, self.matrix[: self.vocabulary], self.bias)
+
+    def describe_embedding(self, program: ProgramBuilder) -> Vector:
+        """`embed` in a compiled step."""
+        embedded = program.embed(self._embeddings)
+        return program.rms_norm(embedded, out=embedded)
+
+    def describe_window(self, program: ProgramBuilder, slot: int, length: int) -> Vector:
+        """The embeddings of the last `length` tokens, concatenated; the state tensor `slot` holds all but the last."""
+        embedded = program.embed_window(self._embeddings, slot, length)
+        return program.rms_norm(embedded, groups=length, out=embedded)
+
+    def describe_readout(self, program: ProgramBuilder, hidden: Vector) -> None:
+        """`readout` in a compiled step."""
+        program.logits(hidden, self.matrix[: self.vocabulary], self.bias)
+
+    @property
+    def _embeddings(self) -> Tensor:
+        return self.matrix if self.embedding is None else self.embedding
 
     def log_probs(self, hidden: Tensor, ids: Tensor, *, smoothing: float = 0.0) -> Tensor:
         """Log-probabilities of the tokens `ids` (N, T) at vectors (N, D), with label smoothing over the vocabulary."""
@@ -103,7 +120,7 @@ class TokenReadout(TabledReadout):
         yield from self.tokens.tables()
 
     def readout_table(self) -> Table:
-        return Table(self.tokens.matrix.t(), self.tokens.bias)
+        return Table(self.tokens.matrix, self.tokens.bias)
 
     def readout(self, hidden: Tensor) -> Tensor:
         return self.tokens.readout(hidden)

@@ -1,0 +1,68 @@
+"""Generation by compiled steps: many tokens per call, chosen without returning to Python.
+
+The number of tokens per call follows the time that a step takes, so that a text still streams. A row that ends within
+a call is read further until the call returns; what it would generate is dropped, since rows do not influence each
+other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from chainrule.decoding.sampling import MIN_TEMPERATURE, Sampling
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.kernels import step
+from chainrule.kernels.step import Choices, Compilable
+from chainrule.types import State
+
+SECONDS_PER_CALL = 0.05
+MAX_TOKENS_PER_CALL = 64
+
+
+class CompiledGeneration:
+    """Continues the rows of a batch by the program of their model."""
+
+    def __init__(self, model: AutoregressiveModel, sampling: Sampling, suppressed: Sequence[int]) -> None:
+        self.model = model
+        self.greedy = sampling.greedy
+        self.rules = np.array(
+            [
+                max(sampling.temperature, MIN_TEMPERATURE),
+                sampling.top_k or 0,
+                1.0 if sampling.top_p is None else sampling.top_p,
+                sampling.min_p or 0.0,
+            ]
+        )
+        self.suppressed = np.array(sorted(set(suppressed)), dtype=np.int64)
+        self.tokens_per_call = 1
+
+    @staticmethod
+    def of(model: AutoregressiveModel, sampling: Sampling, suppressed: Sequence[int]) -> CompiledGeneration | None:
+        """None if the model has no program, or if the choice of a token depends on the earlier ones."""
+        if not (isinstance(model, Compilable) and model.has_program) or sampling.repetition_penalty != 1.0:
+            return None
+        return CompiledGeneration(model, sampling, suppressed)
+
+    def is_applicable(self, rows: int) -> bool:
+        """Whether a batch of so many rows is continued by a program."""
+        return step.is_applicable(self.model, torch.empty(rows, 1, dtype=torch.int64, device=self.model.device))
+
+    def read(self, tokens: Tensor, state: State, noise: npt.NDArray[np.float64]) -> tuple[Choices, State] | None:
+        """Read a token (B,) in each row and choose the next, once for each position of the noise (B, S, V or 0)."""
+        assert isinstance(self.model, Compilable)
+        program = step.program_of(self.model)
+        if program is None:
+            return None
+        count = noise.shape[1]
+        state = self.model.make_room(state, count)
+        began = time.perf_counter()
+        choices = step.generate(program, tokens, state, noise, self.rules, self.suppressed)
+        seconds = (time.perf_counter() - began) / count
+        self.tokens_per_call = int(min(max(SECONDS_PER_CALL / seconds, 1), 2 * count, MAX_TOKENS_PER_CALL))
+        return choices, state

@@ -1,0 +1,460 @@
+"""The arithmetic of a decoding step on raw memory, compiled by Numba.
+
+Vectors are given by the address of their first row and the distance in bytes between rows, so that weights, states and
+working memory are used where they are. All functions exist for float32 and float64: `like` is an array of the type in
+which the caller computes.
+
+A product with a few rows is bound by reading the matrix. Matrices are stored (out, in), and each output is one dot
+product, for up to four rows at once: this reads memory at the speed of the machine, which the matrix-vector products of
+NumPy and torch do not (`benchmarks/matvec.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+
+from chainrule.kernels.program import GELU, RELU, SIGMOID, SQUARED_RELU, TANH
+
+Floats = npt.NDArray[np.floating[Any]]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+FAST = {"contract", "reassoc", "nsz", "arcp"}  # sums may be reordered; infinities and NaN are kept
+OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": FAST, "error_model": "numpy", "boundscheck": False}
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function as part of those that call it; see `caching` for the ones that are called from Python."""
+    return cast(Function, numba.njit(**OPTIONS)(function))
+
+
+LOG2_E, LOG_2 = math.log2(math.e), math.log(2)
+SMALLEST_EXPONENT = -87.0  # e^−87 is a normal float32
+
+
+@intrinsic
+def _pointer(_context: Any, address: Any) -> Any:
+    """An integer as a pointer."""
+
+    def convert(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), convert
+
+
+@intrinsic
+def _float_from_bits(_context: Any, bits: Any) -> Any:
+    """An int32 with the bits of a float32 as that float32."""
+
+    def convert(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), convert
+
+
+@compiled
+def vector(address: int, size: int, like: Floats) -> Floats:
+    """The numbers at an address, as an array of the type of `like`."""
+    return numba.carray(_pointer(address), size, dtype=like.dtype)  # type: ignore[attr-defined, call-arg]
+
+
+@compiled
+def integers(address: int, size: int) -> npt.NDArray[np.int64]:
+    return numba.carray(_pointer(address), size, dtype=np.int64)  # type: ignore[attr-defined, call-arg]
+
+
+def exponential(x: Any) -> Any:
+    """e^x; for float32 a polynomial that vectorises, exact to two units in the last place."""
+    return math.exp(x)
+
+
+@overload(exponential, jit_options={"fastmath": FAST})
+def _exponential(x: Any) -> Any:
+    if x == types.float32:
+
+        def single(x: Any) -> Any:
+            x = min(max(x, np.float32(SMALLEST_EXPONENT)), np.float32(88.0))
+            power = np.floor(x * np.float32(LOG2_E) + np.float32(0.5))
+            rest = x - power * np.float32(0.693359375) + power * np.float32(2.12194440e-4)  # ln 2 in two parts
+            value = np.float32(1.9875691500e-4)
+            value = value * rest + np.float32(1.3981999507e-3)
+            value = value * rest + np.float32(8.3334519073e-3)
+            value = value * rest + np.float32(4.1665795894e-2)
+            value = value * rest + np.float32(1.6666665459e-1)
+            value = value * rest + np.float32(5.0000001201e-1)
+            value = value * rest * rest + rest + np.float32(1.0)
+            bits = np.int32((np.int32(power) + np.int32(127)) << np.int32(23))
+            return value * _float_from_bits(bits)  # type: ignore[call-arg]
+
+        return single
+
+    def double(x: Any) -> Any:
+        return math.exp(x)
+
+    return double
+
+
+# Linear maps
+
+
+@compiled
+def linear(
+    out: int,
+    out_row: int,
+    x: int,
+    x_row: int,
+    matrix: int,
+    bias: int,
+    inputs: int,
+    outputs: int,
+    rows: int,
+    accumulate: bool,
+    like: Floats,
+) -> None:
+    """W x + b of each row with W (out, in), stored or, if it accumulates, added; there is no bias if it is 0.
+
+    Sums over several rows at once are rounded differently from those over one. In float64, the type of checks and not
+    of speed, every row is computed by itself, so that it does not depend on the others to the last bit.
+    """
+    size = like.itemsize
+    together = 4 if size == 4 else rows + 1
+    last = outputs - outputs % 2 if rows >= 2 * together else 0
+    for output in range(0, last, 2):
+        _two_outputs(out, out_row, x, x_row, matrix, bias, inputs, output, rows, accumulate, like)
+    for output in range(last, outputs):
+        weights = vector(matrix + output * inputs * size, inputs, like)
+        row = 0
+        while row + together <= rows:
+            x0 = vector(x + row * x_row, inputs, like)
+            x1 = vector(x + (row + 1) * x_row, inputs, like)
+            x2 = vector(x + (row + 2) * x_row, inputs, like)
+            x3 = vector(x + (row + 3) * x_row, inputs, like)
+            y0 = y1 = y2 = y3 = like[0]
+            for index in range(inputs):
+                weight = weights[index]
+                y0 += weight * x0[index]
+                y1 += weight * x1[index]
+                y2 += weight * x2[index]
+                y3 += weight * x3[index]
+            _store(out + row * out_row, output, y0, bias, accumulate, like)
+            _store(out + (row + 1) * out_row, output, y1, bias, accumulate, like)
+            _store(out + (row + 2) * out_row, output, y2, bias, accumulate, like)
+            _store(out + (row + 3) * out_row, output, y3, bias, accumulate, like)
+            row += 4
+        while row < rows:
+            x0 = vector(x + row * x_row, inputs, like)
+            y0 = like[0]
+            for index in range(inputs):
+                y0 += weights[index] * x0[index]
+            _store(out + row * out_row, output, y0, bias, accumulate, like)
+            row += 1
+
+
+@compiled
+def _two_outputs(
+    out: int,
+    out_row: int,
+    x: int,
+    x_row: int,
+    matrix: int,
+    bias: int,
+    inputs: int,
+    output: int,
+    rows: int,
+    accumulate: bool,
+    like: Floats,
+) -> None:
+    """Two outputs of all rows, four rows at a time: six loads for eight products."""
+    first = vector(matrix + output * inputs * like.itemsize, inputs, like)
+    second = vector(matrix + (output + 1) * inputs * like.itemsize, inputs, like)
+    row = 0
+    while row + 4 <= rows:
+        x0 = vector(x + row * x_row, inputs, like)
+        x1 = vector(x + (row + 1) * x_row, inputs, like)
+        x2 = vector(x + (row + 2) * x_row, inputs, like)
+        x3 = vector(x + (row + 3) * x_row, inputs, like)
+        y0 = y1 = y2 = y3 = z0 = z1 = z2 = z3 = like[0]
+        for index in range(inputs):
+            one, two = first[index], second[index]
+            y0 += one * x0[index]
+            y1 += one * x1[index]
+            y2 += one * x2[index]
+            y3 += one * x3[index]
+            z0 += two * x0[index]
+            z1 += two * x1[index]
+            z2 += two * x2[index]
+            z3 += two * x3[index]
+        _store(out + row * out_row, output, y0, bias, accumulate, like)
+        _store(out + (row + 1) * out_row, output, y1, bias, accumulate, like)
+        _store(out + (row + 2) * out_row, output, y2, bias, accumulate, like)
+        _store(out + (row + 3) * out_row, output, y3, bias, accumulate, like)
+        _store(out + row * out_row, output + 1, z0, bias, accumulate, like)
+        _store(out + (row + 1) * out_row, output + 1, z1, bias, accumulate, like)
+        _store(out + (row + 2) * out_row, output + 1, z2, bias, accumulate, like)
+        _store(out + (row + 3) * out_row, output + 1, z3, bias, accumulate, like)
+        row += 4
+    while row < rows:
+        x0 = vector(x + row * x_row, inputs, like)
+        y0 = z0 = like[0]
+        for index in range(inputs):
+            y0 += first[index] * x0[index]
+            z0 += second[index] * x0[index]
+        _store(out + row * out_row, output, y0, bias, accumulate, like)
+        _store(out + row * out_row, output + 1, z0, bias, accumulate, like)
+        row += 1
+
+
+@compiled
+def _store(row: int, output: int, value: float, bias: int, accumulate: bool, like: Floats) -> None:
+    out = vector(row, output + 1, like)
+    if bias != 0:
+        value += vector(bias, output + 1, like)[output]
+    out[output] = out[output] + value if accumulate else value
+
+
+# Norms, activations and products of vectors; one row each
+
+
+@compiled
+def rms_norm(out: int, x: int, width: int, groups: int, epsilon: float, like: Floats) -> None:
+    """Each of the groups of `width` numbers divided by the root of its mean square."""
+    size = like.itemsize
+    for group in range(groups):
+        values = vector(x + group * width * size, width, like)
+        result = vector(out + group * width * size, width, like)
+        total = like[0]
+        for index in range(width):
+            total += values[index] * values[index]
+        scale = like.dtype.type(1.0 / math.sqrt(total / width + epsilon))
+        for index in range(width):
+            result[index] = values[index] * scale
+
+
+@compiled
+def layer_norm(out: int, x: int, weight: int, bias: int, width: int, epsilon: float, like: Floats) -> None:
+    values, result = vector(x, width, like), vector(out, width, like)
+    scales, shifts = vector(weight, width, like), vector(bias, width, like)
+    total = like[0]
+    for index in range(width):
+        total += values[index]
+    mean = like.dtype.type(total / width)
+    total = like[0]
+    for index in range(width):
+        total += (values[index] - mean) * (values[index] - mean)
+    scale = like.dtype.type(1.0 / math.sqrt(total / width + epsilon))
+    for index in range(width):
+        result[index] = (values[index] - mean) * scale * scales[index] + shifts[index]
+
+
+@compiled
+def rotate(x: int, cosine: int, sine: int, width: int, groups: int, like: Floats) -> None:
+    """Rotary position embedding of each group, in place, by the angles of one position."""
+    cosines, sines = vector(cosine, width, like), vector(sine, width, like)
+    half = width // 2
+    for group in range(groups):
+        values = vector(x + group * width * like.itemsize, width, like)
+        for index in range(half):
+            low, high = values[index], values[index + half]
+            values[index] = low * cosines[index] + high * sines[index]
+            values[index + half] = high * cosines[index + half] + low * sines[index + half]
+
+
+@compiled
+def attend(
+    out: int,
+    query: int,
+    keys: int,
+    values: int,
+    key_strides: tuple[int, int],
+    value_strides: tuple[int, int],
+    width: int,
+    heads: int,
+    tokens: int,
+    scale: float,
+    scores: Floats,
+    biases: Floats,
+    like: Floats,
+) -> None:
+    """Attention of one query (H, D) over the first `tokens` keys and values of each head; `biases` (H, S) or none.
+
+    Strides are the bytes between heads and between tokens.
+    """
+    size = like.itemsize
+    factor = like.dtype.type(scale)
+    for head in range(heads):
+        q = vector(query + head * width * size, width, like)
+        highest = like.dtype.type(-np.inf)
+        for token in range(tokens):
+            k = vector(keys + head * key_strides[0] + token * key_strides[1], width, like)
+            score = like[0]
+            for index in range(width):
+                score += q[index] * k[index]
+            scores[token] = score * factor
+            if len(biases) > 0:
+                scores[token] += biases[head * tokens + token]
+            highest = max(highest, scores[token])
+        total = like[0]
+        for token in range(tokens):
+            scores[token] = exponential(scores[token] - highest)
+            total += scores[token]
+        result = vector(out + head * width * size, width, like)
+        for index in range(width):
+            result[index] = like[0]
+        for token in range(tokens):
+            weight = scores[token] / total
+            v = vector(values + head * value_strides[0] + token * value_strides[1], width, like)
+            for index in range(width):
+                result[index] += weight * v[index]
+
+
+@compiled
+def activate(out: int, x: int, size: int, kind: int, like: Floats) -> None:
+    """An elementwise function; `out` may be `x`."""
+    values, result = vector(x, size, like), vector(out, size, like)
+    one, two = like.dtype.type(1.0), like.dtype.type(2.0)
+    if kind == SQUARED_RELU:
+        for index in range(size):
+            positive = max(values[index], like[0])
+            result[index] = positive * positive
+    elif kind == GELU:  # tanh approximation: x (1 + tanh u) / 2 = x / (1 + e^−2u)
+        slope, cubic = like.dtype.type(-2 * math.sqrt(2 / math.pi)), like.dtype.type(0.044715)
+        for index in range(size):
+            x0 = values[index]
+            result[index] = x0 / (one + exponential(slope * x0 * (one + cubic * x0 * x0)))
+    elif kind == TANH:
+        for index in range(size):
+            result[index] = one - two / (one + exponential(two * values[index]))
+    elif kind == SIGMOID:
+        for index in range(size):
+            result[index] = one / (one + exponential(-values[index]))
+    elif kind == RELU:
+        for index in range(size):
+            result[index] = max(values[index], like[0])
+    else:
+        for index in range(size):
+            result[index] = one - values[index]
+
+
+@compiled
+def add(out: int, x: int, y: int, size: int, like: Floats) -> None:
+    first, second, result = vector(x, size, like), vector(y, size, like), vector(out, size, like)
+    for index in range(size):
+        result[index] = first[index] + second[index]
+
+
+@compiled
+def multiply(out: int, x: int, y: int, size: int, accumulate: bool, like: Floats) -> None:
+    first, second, result = vector(x, size, like), vector(y, size, like), vector(out, size, like)
+    if accumulate:
+        for index in range(size):
+            result[index] += first[index] * second[index]
+    else:
+        for index in range(size):
+            result[index] = first[index] * second[index]
+
+
+@compiled
+def interpolate(out: int, x: int, y: int, weight: int, size: int, like: Floats) -> None:
+    """X + weight (y − x)."""
+    first, second, result = vector(x, size, like), vector(y, size, like), vector(out, size, like)
+    weights = vector(weight, size, like)
+    for index in range(size):
+        result[index] = first[index] + weights[index] * (second[index] - first[index])
+
+
+@compiled
+def log_softmax(out: int, x: int, size: int, like: Floats) -> None:
+    values, result = vector(x, size, like), vector(out, size, like)
+    highest = values[0]
+    for index in range(size):
+        highest = max(highest, values[index])
+    total = like[0]
+    for index in range(size):
+        total += exponential(values[index] - highest)
+    shift = highest + like.dtype.type(math.log(total))
+    for index in range(size):
+        result[index] = values[index] - shift
+
+
+@compiled
+def copy(out: int, x: int, size: int, like: Floats) -> None:
+    source, result = vector(x, size, like), vector(out, size, like)
+    for index in range(size):
+        result[index] = source[index]
+
+
+@compiled
+def additive_attention(
+    out: int,
+    query: int,
+    weight: int,
+    keys: int,
+    key_stride: int,
+    values: int,
+    value_stride: int,
+    size: int,
+    width: int,
+    tokens: int,
+    scores: Floats,
+    like: Floats,
+) -> None:
+    """Σ_n softmax_n(w · ReLU(k_n + q)) v_n."""
+    q, w, result = vector(query, size, like), vector(weight, size, like), vector(out, width, like)
+    highest = like.dtype.type(-np.inf)
+    for token in range(tokens):
+        k = vector(keys + token * key_stride, size, like)
+        score = like[0]
+        for index in range(size):
+            score += w[index] * max(k[index] + q[index], like[0])
+        scores[token] = score
+        highest = max(highest, score)
+    total = like[0]
+    for token in range(tokens):
+        scores[token] = exponential(scores[token] - highest)
+        total += scores[token]
+    for index in range(width):
+        result[index] = like[0]
+    for token in range(tokens):
+        share = scores[token] / total
+        v = vector(values + token * value_stride, width, like)
+        for index in range(width):
+            result[index] += share * v[index]
+
+
+@compiled
+def expected_row(out: int, log_probs: int, table: int, rows: int, width: int, epsilon: float, like: Floats) -> None:
+    """Σ_v P(v) norm(row v), with the RMS norm."""
+    chances, result = vector(log_probs, rows, like), vector(out, width, like)
+    for index in range(width):
+        result[index] = like[0]
+    for row in range(rows):
+        values = vector(table + row * width * like.itemsize, width, like)
+        total = like[0]
+        for index in range(width):
+            total += values[index] * values[index]
+        weight = like.dtype.type(math.exp(chances[row]) / math.sqrt(total / width + epsilon))
+        for index in range(width):
+            result[index] += weight * values[index]
+
+
+@compiled
+def log_mixture(out: int, first: int, second: int, gate: int, size: int, like: Floats) -> None:
+    """log(σ(g) P₁ + (1 − σ(g)) P₂), computed with the larger of the two as the reference."""
+    one, two, result = vector(first, size, like), vector(second, size, like), vector(out, size, like)
+    logit = float(vector(gate, 1, like)[0])
+    tail = math.log1p(math.exp(-abs(logit)))
+    shift_one = like.dtype.type(min(logit, 0.0) - tail)
+    shift_two = like.dtype.type(min(-logit, 0.0) - tail)
+    for index in range(size):
+        a, b = one[index] + shift_one, two[index] + shift_two
+        result[index] = max(a, b) + like.dtype.type(math.log1p(math.exp(-abs(a - b))))

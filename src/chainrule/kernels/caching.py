@@ -1,0 +1,78 @@
+"""Compiled functions on disk, so that they are compiled once per machine and not once per process.
+
+Numba caches a function by the time stamp of its own source file, and does not notice when a function that it calls has
+changed; and processes that write to one cache at the same time can mix up their entries. So the entry functions of
+this package share a folder named by a fingerprint of all sources, and are loaded or compiled under a lock. The folder
+is in `__pycache__`, beside Python's own compiled files, or in the user's cache where that cannot be written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+
+SOURCES = Path(__file__).parent
+
+
+@cache
+def folder() -> Path:
+    """Where the compiled functions of these sources are; created if it is missing."""
+    content = b"".join(file.read_bytes() for file in sorted(SOURCES.glob("*.py")))
+    name = f"kernels-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+    for parent in (SOURCES / "__pycache__", Path.home() / ".cache" / "chainrule"):
+        try:
+            (parent / name).mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(parent / name, os.W_OK):
+            return parent / name
+    return SOURCES  # read-only everywhere: Numba compiles again in every process
+
+
+def entry(function: Callable[..., None], **options: Any) -> Any:
+    """Compile a function whose result is kept on disk."""
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(folder())  # type: ignore[attr-defined]
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # there is no folder that can be written
+        return numba.njit(**options)(function)
+    finally:
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+
+
+def load_or_compile(function: Any, arguments: tuple[Any, ...]) -> None:
+    """Make a function ready for arguments of these types, with a message if that takes long."""
+    signature = tuple(numba.typeof(argument) for argument in arguments)  # type: ignore[no-untyped-call]
+    done = folder() / f"{function.__name__}-{arguments[-1].dtype}-{sys.version_info.minor}"
+    with _locked(folder() / "lock"):
+        if not done.exists():
+            print(f"compiling the decoding kernels for {arguments[-1].dtype}, once on this machine …", file=sys.stderr)
+        function.compile(signature)
+        try:
+            done.touch()
+        except OSError:
+            return
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Hold a lock between processes; without one where the system has no such locks or the file cannot be written."""
+    try:
+        import fcntl
+
+        handle = file.open("wb")
+    except (ImportError, OSError):
+        yield
+        return
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

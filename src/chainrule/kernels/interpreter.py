@@ -1,0 +1,371 @@
+"""Executes the program of a decoding step, for a few rows, or for many steps without returning to Python.
+
+One compiled function serves all families: what differs between them is the program. An operation takes microseconds,
+choosing the next one a few nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chainrule.kernels.arithmetic import (
+    OPTIONS,
+    activate,
+    add,
+    additive_attention,
+    attend,
+    compiled,
+    copy,
+    expected_row,
+    integers,
+    interpolate,
+    layer_norm,
+    linear,
+    log_mixture,
+    log_softmax,
+    multiply,
+    rms_norm,
+    rotate,
+    vector,
+)
+from chainrule.kernels.caching import entry
+from chainrule.kernels.choice import choose, log_probability
+from chainrule.kernels.program import (
+    ACTIVATE,
+    ADD,
+    ADD_POSITION,
+    ADDITIVE_ATTENTION,
+    COPY,
+    CROSS_ATTENTION,
+    EMBED,
+    EMBED_WINDOW,
+    EXPECTED_ROW,
+    FULL_ATTENTION,
+    INTERPOLATE,
+    LAYER_NORM,
+    LINEAR,
+    LOG_MIXTURE,
+    LOG_SOFTMAX,
+    MULTIPLY,
+    POSITION,
+    RMS_NORM,
+    ROTATE,
+    SELF_ATTENTION,
+    TAPS,
+)
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@compiled
+def _execute(
+    operations: Integers,
+    values: npt.NDArray[np.float64],
+    memories: Integers,
+    offsets: Integers,
+    pointers: Integers,  # (S,) address of each memory; those of constants and working memory are ignored
+    strides: Integers,  # (S, 3) bytes between rows of the memory, and along its next two axes
+    working_size: int,
+    positions: int,  # memory of the positions, or -1
+    sequential: bool,
+    tokens: Integers,  # (B, K)
+    like: Floats,
+) -> None:
+    """Append tokens to the state and write the logits (B, K, V)."""
+    rows, chunk = tokens.shape
+    size = like.itemsize
+    together = 1 if sequential else chunk
+    working = np.empty(rows * together * working_size + 16, like.dtype)
+    aligned = (working.ctypes.data + 63) // 64 * 64
+    addresses, row_strides = np.empty(len(memories), np.int64), np.empty(len(memories), np.int64)
+    longest, heads = chunk, 1
+    if positions >= 0:
+        for row in range(rows):
+            longest = max(longest, integers(pointers[positions] + row * strides[positions, 0], 1)[0] + chunk)
+    for operation in range(len(operations)):
+        code = operations[operation, 0]
+        if code in (CROSS_ATTENTION, ADDITIVE_ATTENTION):
+            lengths = operations[operation, 5 if code == CROSS_ATTENTION else 6]
+            heads = max(heads, operations[operation, 6])
+            for row in range(rows):
+                longest = max(longest, integers(pointers[lengths] + row * strides[lengths, 0], 1)[0])
+    scores, biases = np.empty(longest, like.dtype), np.empty(longest * heads, like.dtype)
+    for first in range(0, chunk, together):
+        for index in range(len(memories)):
+            memory = memories[index]
+            if memory == 0:
+                addresses[index], row_strides[index] = offsets[index], 0
+            elif memory == 1:
+                addresses[index], row_strides[index] = aligned + offsets[index], working_size * size
+            elif memory < 0:  # a vector for each token
+                addresses[index] = pointers[-memory] + offsets[index] + first * strides[-memory, 1]
+                row_strides[index] = strides[-memory, 1]
+            elif memory == 2:
+                addresses[index] = pointers[2] + offsets[index] + first * strides[2, 1]
+                row_strides[index] = strides[2, 1] if together > 1 else strides[2, 0]
+            else:
+                addresses[index], row_strides[index] = pointers[memory] + offsets[index], strides[memory, 0]
+        for operation in range(len(operations)):
+            _operate(
+                operations[operation],
+                values[operation],
+                addresses,
+                row_strides,
+                pointers,
+                strides,
+                positions,
+                tokens,
+                first,
+                together,
+                scores,
+                biases,
+                like,
+            )
+        if positions >= 0:
+            for row in range(rows):
+                integers(pointers[positions] + row * strides[positions, 0], 1)[0] += together
+
+
+@compiled
+def _layout(strides: Integers, size: int) -> tuple[int, int]:
+    """Bytes between heads and between tokens of a tensor (B, H, S, D), or (B, S, D) with one head."""
+    return (0, strides[1]) if strides[2] == size else (strides[1], strides[2])
+
+
+@compiled
+def _operate(
+    operation: Integers,
+    value: float,
+    addresses: Integers,
+    row_strides: Integers,
+    pointers: Integers,
+    strides: Integers,
+    positions: int,
+    tokens: Integers,
+    first: int,
+    together: int,
+    scores: Floats,
+    biases: Floats,
+    like: Floats,
+) -> None:
+    """One operation on all rows; a row is one token of one sequence."""
+    code = operation[0]
+    rows = len(tokens) * together
+    out, out_row = addresses[operation[1]], row_strides[operation[1]]
+    a, a_row = addresses[operation[2]], row_strides[operation[2]]
+    if code == LINEAR:
+        bias = 0
+        if operation[4] >= 0:
+            bias = addresses[operation[4]]
+        matrix = addresses[operation[3]]
+        linear(out, out_row, a, a_row, matrix, bias, operation[5], operation[6], rows, operation[7] != 0, like)
+        return
+    size = like.itemsize
+    for row in range(rows):
+        sequence, ahead = row // together, row % together
+        out, a = addresses[operation[1]] + row * out_row, addresses[operation[2]] + row * a_row
+        if code == EMBED:
+            token = tokens[sequence, first + ahead]
+            copy(out, addresses[operation[2]] + token * operation[3] * size, operation[3], like)
+        elif code == EMBED_WINDOW:
+            width, length, memory = operation[3], operation[4], operation[5]
+            window = integers(pointers[memory] + sequence * strides[memory, 0], length - 1)
+            for index in range(length):
+                token = window[index] if index < length - 1 else tokens[sequence, first]
+                copy(out + index * width * size, addresses[operation[2]] + token * width * size, width, like)
+            for index in range(length - 2):
+                window[index] = window[index + 1]
+            if length > 1:
+                window[length - 2] = tokens[sequence, first]
+        elif code == RMS_NORM:
+            rms_norm(out, a, operation[3], operation[4], value, like)
+        elif code == LAYER_NORM:
+            layer_norm(out, a, addresses[operation[3]], addresses[operation[4]], operation[5], value, like)
+        elif code == ROTATE:
+            width = operation[4]
+            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0] + ahead
+            cosine, sine = addresses[operation[2]], addresses[operation[3]]
+            rotate(out, cosine + position * width * size, sine + position * width * size, width, operation[5], like)
+        elif code == SELF_ATTENTION:
+            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0]
+            keys, values, heads, width = operation[5], operation[6], operation[7], operation[8]
+            layout = strides[keys, 1], strides[keys, 2]
+            cached_keys = pointers[keys] + sequence * strides[keys, 0]
+            cached_values = pointers[values] + sequence * strides[values, 0]
+            if ahead == 0:  # the keys of all new tokens of this sequence, before the first of them attends
+                for later in range(together):
+                    key = addresses[operation[3]] + (row + later) * row_strides[operation[3]]
+                    fresh = addresses[operation[4]] + (row + later) * row_strides[operation[4]]
+                    for index in range(heads):
+                        where = index * layout[0] + (position + later) * layout[1]
+                        copy(cached_keys + where, key + index * width * size, width, like)
+                        copy(cached_values + where, fresh + index * width * size, width, like)
+            count = position + ahead + 1
+            attend(
+                out, a, cached_keys, cached_values, layout, layout, width, heads, count, value, scores, like[:0], like
+            )
+        elif code == FULL_ATTENTION:
+            keys, values, heads, width = operation[3], operation[4], operation[5], operation[6]
+            start = sequence * together
+            attend(
+                out,
+                a,
+                addresses[keys] + start * row_strides[keys],
+                addresses[values] + start * row_strides[values],
+                (width * size, row_strides[keys]),
+                (width * size, row_strides[values]),
+                width,
+                heads,
+                together,
+                value,
+                scores,
+                like[:0],
+                like,
+            )
+        elif code == CROSS_ATTENTION:
+            keys, values, lengths, heads, width = operation[3], operation[4], operation[5], operation[6], operation[7]
+            count = integers(pointers[lengths] + sequence * strides[lengths, 0], 1)[0]
+            source_keys = pointers[keys] + sequence * strides[keys, 0]
+            source_values = pointers[values] + sequence * strides[values, 0]
+            key_layout, value_layout = _layout(strides[keys], size), _layout(strides[values], size)
+            if operation[8] >= 0:
+                memory, furthest = operation[9], operation[10]
+                position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0] + ahead
+                where = integers(pointers[memory] + sequence * strides[memory, 0], count)
+                distances = addresses[operation[8]]
+                for index in range(count):
+                    offset = min(max(position - where[index], -furthest), furthest) + furthest
+                    of_distance = vector(distances + offset * heads * size, heads, like)
+                    for number in range(heads):
+                        biases[number * count + index] = of_distance[number]
+                attend(
+                    out,
+                    a,
+                    source_keys,
+                    source_values,
+                    key_layout,
+                    value_layout,
+                    width,
+                    heads,
+                    count,
+                    value,
+                    scores,
+                    biases,
+                    like,
+                )
+            else:
+                attend(
+                    out,
+                    a,
+                    source_keys,
+                    source_values,
+                    key_layout,
+                    value_layout,
+                    width,
+                    heads,
+                    count,
+                    value,
+                    scores,
+                    like[:0],
+                    like,
+                )
+        elif code == ADDITIVE_ATTENTION:
+            keys, values, lengths = operation[4], operation[5], operation[6]
+            count = integers(pointers[lengths] + sequence * strides[lengths, 0], 1)[0]
+            source_keys = pointers[keys] + sequence * strides[keys, 0]
+            source_values = pointers[values] + sequence * strides[values, 0]
+            additive_attention(
+                out,
+                a,
+                addresses[operation[3]],
+                source_keys,
+                strides[keys, 1],
+                source_values,
+                strides[values, 1],
+                operation[7],
+                operation[8],
+                count,
+                scores,
+                like,
+            )
+        elif code == TAPS:
+            memory, width, kernel, dilation = operation[3], operation[4], operation[5], operation[6]
+            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0]
+            past = (kernel - 1) * width
+            slot = pointers[memory] + sequence * strides[memory, 0] + (position % dilation) * past * size
+            copy(out, slot, past, like)
+            copy(out + past * size, a, width, like)
+            copy(slot, out + width * size, past, like)
+        elif code == ACTIVATE:
+            activate(out, a, operation[3], operation[4], like)
+        elif code == ADD:
+            add(out, a, addresses[operation[3]] + row * row_strides[operation[3]], operation[4], like)
+        elif code == ADD_POSITION:
+            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0] + ahead
+            add(out, a, addresses[operation[3]] + position * operation[4] * size, operation[4], like)
+        elif code == POSITION:
+            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0] + ahead
+            copy(out, addresses[operation[2]] + position * operation[3] * size, operation[3], like)
+        elif code == MULTIPLY:
+            other = addresses[operation[3]] + row * row_strides[operation[3]]
+            multiply(out, a, other, operation[4], operation[5] != 0, like)
+        elif code == INTERPOLATE:
+            other = addresses[operation[3]] + row * row_strides[operation[3]]
+            weight = addresses[operation[4]] + row * row_strides[operation[4]]
+            interpolate(out, a, other, weight, operation[5], like)
+        elif code == COPY:
+            copy(out, a, operation[3], like)
+        elif code == LOG_SOFTMAX:
+            log_softmax(out, a, operation[3], like)
+        elif code == EXPECTED_ROW:
+            expected_row(out, a, addresses[operation[3]], operation[4], operation[5], value, like)
+        elif code == LOG_MIXTURE:
+            other = addresses[operation[3]] + row * row_strides[operation[3]]
+            gate = addresses[operation[4]] + row * row_strides[operation[4]]
+            log_mixture(out, a, other, gate, operation[5], like)
+
+
+def _advance(
+    operations: Integers,
+    values: npt.NDArray[np.float64],
+    memories: Integers,
+    offsets: Integers,
+    pointers: Integers,
+    strides: Integers,
+    working_size: int,
+    positions: int,
+    sequential: bool,
+    tokens: Integers,  # (B, K)
+    chosen: Integers,  # (B, S) the tokens that are chosen
+    log_probs: npt.NDArray[np.float64],  # (B, S) and their log-probabilities
+    noise: npt.NDArray[np.float64],  # (B, S, V) for sampling, or (B, S, 0) for greedy decoding
+    rules: npt.NDArray[np.float64],  # (4,) temperature, top-k, top-p, min-p; 0: no filter
+    suppressed: Integers,
+    like: Floats,
+) -> None:
+    """Append tokens to the state and write the results; then choose S more tokens, each of which is read next.
+
+    If tokens are chosen, K is 1 and the result is (B, 1, V). The last one chosen is not read.
+    """
+    if chosen.shape[1] == 0:
+        _execute(
+            operations, values, memories, offsets, pointers, strides, working_size, positions, sequential, tokens, like
+        )
+        return
+    latest = tokens.copy()
+    for step in range(chosen.shape[1]):
+        _execute(
+            operations, values, memories, offsets, pointers, strides, working_size, positions, sequential, latest, like
+        )
+        for row in range(len(tokens)):
+            logits = vector(pointers[2] + row * strides[2, 0], strides[2, 1] // like.itemsize, like)
+            token = choose(logits, noise[row, step], rules, suppressed)
+            latest[row, 0] = chosen[row, step] = token
+            log_probs[row, step] = log_probability(logits, token)
+
+
+advance = entry(_advance, **OPTIONS)

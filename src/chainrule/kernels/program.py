@@ -1,0 +1,364 @@
+"""A decoding step as a program: operations on vectors, described once per family and executed by `interpreter`.
+
+A family whose step is compiled describes it with a `ProgramBuilder`: it takes vectors from the embedding, from the
+state and from earlier operations, and ends with the logits. Weights and states are used where they are, so a program
+holds no copy of the model and changes the model's own state.
+
+Shape letters: D width, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+(
+    EMBED,
+    EMBED_WINDOW,
+    LINEAR,
+    RMS_NORM,
+    LAYER_NORM,
+    ROTATE,
+    SELF_ATTENTION,
+    FULL_ATTENTION,
+    CROSS_ATTENTION,
+    ADDITIVE_ATTENTION,
+    TAPS,
+    ACTIVATE,
+    ADD,
+    ADD_POSITION,
+    POSITION,
+    MULTIPLY,
+    INTERPOLATE,
+    COPY,
+    LOG_SOFTMAX,
+    EXPECTED_ROW,
+    LOG_MIXTURE,
+) = range(21)
+
+SQUARED_RELU, GELU, TANH, SIGMOID, RELU, ONE_MINUS = range(6)
+"""Elementwise functions."""
+
+COLUMNS = 12  # integers per operation: its code, then vectors, slots and sizes
+
+CONSTANT, WORKING, RESULT, FIRST_STATE = 0, 1, 2, 3
+"""Where a vector is: in a parameter, in working memory, in the result, or in a tensor of the state, in their order.
+
+A negative number is a tensor of the state with a vector for each token, and not for each row.
+"""
+
+NONE = -1
+
+CacheSlots: TypeAlias = tuple[int, int]
+"""The state tensors with the keys and the values of a layer."""
+
+SourceSlots: TypeAlias = tuple[int, int, int]
+"""The state tensors with the keys, the values and the lengths of the source."""
+
+
+class LinearLayer(Protocol):
+    """A layer with a weight (out, in) and a bias: `nn.Linear` or `nn.layers.Projection`."""
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    @property
+    def bias(self) -> Tensor | None: ...
+
+
+class Vector(NamedTuple):
+    """A vector of every row: its place in the table of vectors, and its length."""
+
+    place: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """The operations of a step, and where its vectors are."""
+
+    operations: npt.NDArray[np.int64]  # (N, COLUMNS)
+    values: npt.NDArray[np.float64]  # (N,) a real argument of each operation
+    memories: npt.NDArray[np.int64]  # (M,) where each vector is
+    offsets: npt.NDArray[np.int64]  # (M,) its offset in bytes there, or the address of a constant
+    working_size: int  # numbers of working memory per row
+    positions: int  # index of the state tensor with the positions, or NONE
+    sequential: bool  # whether a token needs the state after the one before; attention alone does not
+    outputs: int
+    dtype: torch.dtype
+    constants: tuple[Tensor, ...]  # kept alive, since the program has their addresses
+
+
+@dataclass
+class ProgramBuilder:
+    """Collects the operations of a step. Methods return the vector of their result, in new working memory."""
+
+    dtype: torch.dtype
+    outputs: int  # numbers that the program computes for each token: the vocabulary, for logits
+    operations: list[list[int]] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    memories: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    constants: list[Tensor] = field(default_factory=list)
+    top: int = 0  # working memory in use
+    working_size: int = 0
+    positions: int = NONE
+    sequential: bool = False
+
+    def build(self) -> Program:
+        rows = [row + [0] * (COLUMNS - len(row)) for row in self.operations]
+        return Program(
+            np.array(rows, dtype=np.int64),
+            np.array(self.values),
+            np.array(self.memories, dtype=np.int64),
+            np.array(self.offsets, dtype=np.int64),
+            self.working_size,
+            self.positions,
+            self.sequential,
+            self.outputs,
+            self.dtype,
+            tuple(self.constants),
+        )
+
+    # Vectors
+
+    def new(self, size: int) -> Vector:
+        """Uninitialised working memory."""
+        vector = self._vector(WORKING, self.top * self.dtype.itemsize, size)
+        self.top += -(-size // 16) * 16  # whole cache lines
+        self.working_size = max(self.working_size, self.top)
+        return vector
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        """Working memory that is taken inside the block is free after it."""
+        top = self.top
+        yield
+        self.top = top
+
+    def constant(self, tensor: Tensor) -> Vector:
+        """A parameter or buffer, used where it is; it must be contiguous."""
+        held = tensor.detach().to(self.dtype)  # tables of positions are float32 in a model of float64
+        assert held.is_contiguous(), "a program reads contiguous tensors"
+        self.constants.append(held)
+        return self._vector(CONSTANT, held.data_ptr(), held.numel())
+
+    def state(self, slot: int, size: int) -> Vector:
+        """A tensor of the state, by its index in the order of `types.tensors`. Writing to it makes steps sequential."""
+        self.sequential = True
+        return self._vector(FIRST_STATE + slot, 0, size)
+
+    def given(self, slot: int, size: int) -> Vector:
+        """A vector of each token, from a tensor (B, K, D) that is passed with the state."""
+        return self._vector(-(FIRST_STATE + slot), 0, size)
+
+    def part(self, vector: Vector, start: int, size: int) -> Vector:
+        """Some of the numbers of a vector."""
+        assert 0 <= start <= start + size <= vector.size
+        offset = self.offsets[vector.place] + start * self.dtype.itemsize
+        return self._vector(self.memories[vector.place], offset, size)
+
+    def split(self, vector: Vector, parts: int) -> list[Vector]:
+        """Equal parts of a vector."""
+        size = vector.size // parts
+        return [self.part(vector, index * size, size) for index in range(parts)]
+
+    def _vector(self, memory: int, offset: int, size: int) -> Vector:
+        self.memories.append(memory)
+        self.offsets.append(offset)
+        return Vector(len(self.memories) - 1, size)
+
+    def _add(self, *operation: int, value: float = 0.0) -> None:
+        self.operations.append(list(operation))
+        self.values.append(value)
+
+    # Operations
+
+    def embed(self, table: Tensor) -> Vector:
+        """The row of the token in a table (R, D)."""
+        out = self.new(table.shape[1])
+        self._add(EMBED, out.place, self.constant(table).place, out.size)
+        return out
+
+    def embed_window(self, table: Tensor, slot: int, length: int) -> Vector:
+        """The rows of the last `length` tokens, concatenated; the state tensor holds all but the newest."""
+        self.sequential = True
+        out = self.new(length * table.shape[1])
+        self._add(EMBED_WINDOW, out.place, self.constant(table).place, table.shape[1], length, FIRST_STATE + slot)
+        return out
+
+    def linear(
+        self,
+        x: Vector,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        out: Vector | None = None,
+        add_to: Vector | None = None,
+    ) -> Vector:
+        """W x + b with W (out, in), or added to another vector."""
+        outputs, inputs = weight.shape
+        assert inputs == x.size
+        out = add_to or out or self.new(outputs)
+        shift = NONE if bias is None else self.constant(bias).place
+        accumulate = int(add_to is not None)
+        self._add(LINEAR, out.place, x.place, self.constant(weight).place, shift, inputs, outputs, accumulate)
+        return out
+
+    def logits(self, x: Vector, weight: Tensor, bias: Tensor | None = None) -> None:
+        """W x + b as the result of the step."""
+        self.linear(x, weight, bias, out=self.result())
+
+    def result(self) -> Vector:
+        """The logits of the step, or whatever else a program computes for each token."""
+        return self._vector(RESULT, 0, self.outputs)
+
+    def apply(
+        self, layer: LinearLayer, x: Vector, *, out: Vector | None = None, add_to: Vector | None = None
+    ) -> Vector:
+        """A linear layer."""
+        return self.linear(x, layer.weight, layer.bias, out=out, add_to=add_to)
+
+    def rms_norm(self, x: Vector, *, groups: int = 1, out: Vector | None = None, epsilon: float = 1e-6) -> Vector:
+        """RMS norm of each of the groups."""
+        out = out or self.new(x.size)
+        self._add(RMS_NORM, out.place, x.place, x.size // groups, groups, value=epsilon)
+        return out
+
+    def layer_norm(self, x: Vector, norm: nn.LayerNorm) -> Vector:
+        out = self.new(x.size)
+        scale, shift = self.constant(norm.weight).place, self.constant(norm.bias).place
+        self._add(LAYER_NORM, out.place, x.place, scale, shift, x.size, value=norm.eps)
+        return out
+
+    def add_position(self, x: Vector, table: Tensor) -> Vector:
+        """X plus the row of its position in a table (C, D)."""
+        out = self.new(x.size)
+        self._add(ADD_POSITION, out.place, x.place, self.constant(table).place, x.size)
+        return out
+
+    def rotate(self, x: Vector, cosine: Tensor, sine: Tensor, groups: int) -> None:
+        """Rotary positions of each group, in place; tables (C, D/H) by position."""
+        width = x.size // groups
+        self._add(ROTATE, x.place, self.constant(cosine).place, self.constant(sine).place, width, groups)
+
+    def self_attention(self, query: Vector, key: Vector, value: Vector, keys: int, values: int, heads: int) -> Vector:
+        """Append key and value to the caches (B, H, C, D/H), and attend to them."""
+        out = self.new(query.size)
+        slots = FIRST_STATE + keys, FIRST_STATE + values
+        width = query.size // heads
+        self._add(
+            SELF_ATTENTION, out.place, query.place, key.place, value.place, *slots, heads, width, value=width**-0.5
+        )
+        return out
+
+    def full_attention(self, query: Vector, key: Vector, value: Vector, heads: int) -> Vector:
+        """Attend to all tokens of the row, in both directions."""
+        out = self.new(query.size)
+        width = query.size // heads
+        self._add(FULL_ATTENTION, out.place, query.place, key.place, value.place, heads, width, value=width**-0.5)
+        return out
+
+    def cross_attention(
+        self,
+        query: Vector,
+        keys: int,
+        values: int,
+        lengths: int,
+        heads: int,
+        *,
+        scale: float | None = None,
+        distances: tuple[Tensor, int] | None = None,
+    ) -> Vector:
+        """Attend to the keys and values (B, H, S, D/H) of the source, or (B, S, D) for one head.
+
+        With `distances`, a table (2 M + 1, H) and the state tensor of the source positions, the score of each source
+        token has a bias by its distance from the target position, clipped to M.
+        """
+        out = self.new(query.size)
+        slots = FIRST_STATE + keys, FIRST_STATE + values, FIRST_STATE + lengths
+        width = query.size // heads
+        biases = (NONE, NONE, 0)
+        if distances is not None:
+            table, positions = distances
+            biases = (self.constant(table).place, FIRST_STATE + positions, table.shape[0] // 2)
+        factor = width**-0.5 if scale is None else scale
+        self._add(CROSS_ATTENTION, out.place, query.place, *slots, heads, width, *biases, value=factor)
+        return out
+
+    def additive_attention(
+        self, query: Vector, weight: Tensor, keys: int, values: int, lengths: int, size: int
+    ) -> Vector:
+        """Σ_n softmax_n(w · ReLU(k_n + q)) v_n over keys (B, S, A) and values (B, S, `size`)."""
+        out = self.new(size)
+        slots = FIRST_STATE + keys, FIRST_STATE + values, FIRST_STATE + lengths
+        self._add(ADDITIVE_ATTENTION, out.place, query.place, self.constant(weight).place, *slots, query.size, size)
+        return out
+
+    def taps(self, x: Vector, ring: int, kernel: int, dilation: int) -> Vector:
+        """The inputs of a causal convolution: x and those in the ring buffer (B, d, (k − 1) D), which is updated."""
+        self.sequential = True
+        out = self.new(kernel * x.size)
+        self._add(TAPS, out.place, x.place, FIRST_STATE + ring, x.size, kernel, dilation)
+        return out
+
+    def activate(self, x: Vector, kind: int, *, out: Vector | None = None) -> Vector:
+        """An elementwise function, in place unless `out` is given."""
+        out = out or x
+        self._add(ACTIVATE, out.place, x.place, x.size, kind)
+        return out
+
+    def add(self, x: Vector, y: Vector, *, out: Vector | None = None) -> Vector:
+        out = out or self.new(x.size)
+        self._add(ADD, out.place, x.place, y.place, x.size)
+        return out
+
+    def multiply(self, x: Vector, y: Vector, *, out: Vector | None = None, accumulate: bool = False) -> Vector:
+        """X ∘ y, or out + x ∘ y."""
+        out = out or self.new(x.size)
+        self._add(MULTIPLY, out.place, x.place, y.place, x.size, int(accumulate))
+        return out
+
+    def interpolate(self, x: Vector, y: Vector, weight: Vector, *, out: Vector | None = None) -> Vector:
+        """X + weight ∘ (y − x)."""
+        out = out or self.new(x.size)
+        self._add(INTERPOLATE, out.place, x.place, y.place, weight.place, x.size)
+        return out
+
+    def log_softmax(self, x: Vector) -> Vector:
+        """Log-probabilities from logits, in place."""
+        self._add(LOG_SOFTMAX, x.place, x.place, x.size)
+        return x
+
+    def expected_row(self, log_probs: Vector, table: Tensor, *, out: Vector, epsilon: float = 1e-6) -> Vector:
+        """Σ_v P(v) norm(row v) of a table (V, D), with the RMS norm."""
+        rows, width = table.shape
+        self._add(EXPECTED_ROW, out.place, log_probs.place, self.constant(table).place, rows, width, value=epsilon)
+        return out
+
+    def log_mixture(self, first: Vector, second: Vector, gate: Vector, *, out: Vector) -> Vector:
+        """log(σ(g) P₁ + (1 − σ(g)) P₂) from log-probabilities and the gate's logit."""
+        self._add(LOG_MIXTURE, out.place, first.place, second.place, gate.place, first.size)
+        return out
+
+    def position(self, table: Tensor, *, out: Vector) -> None:
+        """The row of the position in a table (C, D)."""
+        self._add(POSITION, out.place, self.constant(table).place, out.size)
+
+    def copy(self, x: Vector, out: Vector) -> None:
+        self._add(COPY, out.place, x.place, x.size)
+
+    def concatenate(self, *vectors: Vector) -> Vector:
+        out = self.new(sum(vector.size for vector in vectors))
+        start = 0
+        for vector in vectors:
+            self.copy(vector, self.part(out, start, vector.size))
+            start += vector.size
+        return out

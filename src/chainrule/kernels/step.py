@@ -1,0 +1,207 @@
+"""The compiled decoding step of a model, in place of its torch modules.
+
+Decoding one sequence, or a few, takes hundreds of operations on a few hundred numbers per token, and torch spends more
+time on dispatch than on arithmetic. A family that implements `Compilable` describes its step as a program; wherever a
+few rows are extended without gradients on a CPU, the program is executed instead of the modules. The modules remain
+the reference (`tests/kernels`), and the only implementation where Numba is not installed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from chainrule.kernels.program import FIRST_STATE, NONE, RESULT, Program, ProgramBuilder
+from chainrule.types import State, Step, tensors
+
+MAX_ROWS = 32
+"""The largest number of tokens, over all rows, for which a program is faster than the matrix products of torch."""
+
+EXACT = (torch.float32, torch.float64)
+
+
+class Compilable(ABC):
+    """A model whose decoding step can be compiled; mixed into an autoregressive model."""
+
+    vocabulary: int
+
+    @property
+    def has_program(self) -> bool:
+        """Whether the step can be described with these settings."""
+        return True
+
+    @abstractmethod
+    def describe_step(self, program: ProgramBuilder) -> None:
+        """Describe how one token changes the state and gives the logits of the next."""
+
+    def make_room(self, state: State, count: int) -> State:
+        """A state with room for `count` more tokens; raises DataError if they exceed the context."""
+        return state
+
+
+class KnownProgram(NamedTuple):
+    """A program, and the addresses of all weights when it was made: they change if a model is moved or converted."""
+
+    program: Program
+    weights: tuple[int, ...]
+
+
+class _Programs:
+    """The programs of models in use, and whether programs are used at all."""
+
+    def __init__(self) -> None:
+        self.enabled = find_spec("numba") is not None
+        self.ready: set[torch.dtype] = set()  # types for which the functions are loaded
+        self.of_model: WeakKeyDictionary[nn.Module, KnownProgram] = WeakKeyDictionary()
+
+
+_programs = _Programs()
+
+
+@contextmanager
+def torch_only() -> Iterator[None]:
+    """Decode with torch modules inside the block: the reference for compiled steps."""
+    before, _programs.enabled = _programs.enabled, False
+    try:
+        yield
+    finally:
+        _programs.enabled = before
+
+
+def extend(model: nn.Module, tokens: Tensor, state: State) -> Step | None:
+    """Append tokens (B, K) to the state by the model's program; None where torch modules have to do it."""
+    if not (isinstance(model, Compilable) and model.has_program and is_applicable(model, tokens)):
+        return None
+    program = program_of(model)
+    if program is None:
+        return None
+    state = model.make_room(state, tokens.shape[1])
+    return Step(run(program, tokens, state), state)
+
+
+def is_applicable(model: nn.Module, tokens: Tensor, *, most: int = MAX_ROWS) -> bool:
+    """Whether a program may process these tokens (B, K): a few, on a CPU, without gradients and dropout."""
+    return (
+        _programs.enabled
+        and 0 < tokens.numel() <= most
+        and not model.training
+        and not torch.is_grad_enabled()
+        and tokens.device.type == "cpu"
+    )
+
+
+def program_of(model: Compilable) -> Program | None:
+    """The program of a model; None if its weights are of another type than float32 and float64."""
+    assert isinstance(model, nn.Module)
+    return program_for(model, model.vocabulary, model.describe_step)
+
+
+def program_for(model: nn.Module, outputs: int, describe: Callable[[ProgramBuilder], None]) -> Program | None:
+    """The program of a module that `describe` describes, made once for its present weights."""
+    weights = tuple(tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers()))
+    known = _programs.of_model.get(model)
+    if known is not None and known.weights == weights:
+        return known.program
+    first = next(model.parameters())
+    if first.dtype not in EXACT:
+        return None
+    builder = ProgramBuilder(first.dtype, outputs)
+    describe(builder)
+    _programs.of_model[model] = KnownProgram(builder.build(), weights)
+    return _programs.of_model[model].program
+
+
+def run(program: Program, tokens: Tensor, state: State) -> Tensor:
+    """Append tokens (B, K) to the state, in place: the result of the program for each token, (B, K, outputs)."""
+    rows, chunk = tokens.shape
+    result = torch.empty(rows, chunk, program.outputs, dtype=program.dtype)
+    nothing = Choices(np.empty((rows, 0), np.int64), np.empty((rows, 0)))
+    _advance(program, tokens, state, result, nothing, np.empty((rows, 0, 0)), np.zeros(4), NOTHING)
+    return result
+
+
+class Choices(NamedTuple):
+    """Chosen tokens and their log-probabilities."""
+
+    ids: npt.NDArray[np.int64]  # (B, S)
+    log_probs: npt.NDArray[np.float64]
+
+
+def generate(
+    program: Program,
+    tokens: Tensor,
+    state: State,
+    noise: npt.NDArray[np.float64],
+    rules: npt.NDArray[np.float64],
+    suppressed: npt.NDArray[np.int64],
+) -> Choices:
+    """Read a token (B,) in each row and choose the next, as many times as there is noise (B, S, V or 0).
+
+    `rules` are temperature, top-k, top-p and min-p, each 0 for none. The last token chosen is not read.
+    """
+    rows, steps, _ = noise.shape
+    choices = Choices(np.empty((rows, steps), np.int64), np.empty((rows, steps)))
+    result = torch.empty(rows, 1, program.outputs, dtype=program.dtype)
+    _advance(program, tokens[:, None], state, result, choices, noise, rules, suppressed)
+    return choices
+
+
+def _advance(
+    program: Program,
+    tokens: Tensor,
+    state: State,
+    result: Tensor,
+    choices: Choices,
+    noise: npt.NDArray[np.float64],
+    rules: npt.NDArray[np.float64],
+    suppressed: npt.NDArray[np.int64],
+) -> None:
+    from chainrule.kernels.caching import load_or_compile
+    from chainrule.kernels.interpreter import advance
+
+    arguments = (
+        program.operations,
+        program.values,
+        program.memories,
+        program.offsets,
+        *_addresses(result, state),
+        program.working_size,
+        NONE if program.positions == NONE else FIRST_STATE + program.positions,
+        program.sequential,
+        np.ascontiguousarray(tokens.numpy()),
+        *choices,
+        noise,
+        rules,
+        suppressed,
+        LIKE[program.dtype],
+    )
+    if program.dtype not in _programs.ready:
+        load_or_compile(advance, arguments)
+        _programs.ready.add(program.dtype)
+    advance(*arguments)
+
+
+def _addresses(result: Tensor, state: State) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Address and strides in bytes of every memory; see `program.CONSTANT` for their order."""
+    memories = [result, *tensors(state)]
+    pointers = np.zeros(RESULT + len(memories), dtype=np.int64)
+    strides = np.zeros((RESULT + len(memories), 3), dtype=np.int64)
+    for index, tensor in enumerate(memories, start=RESULT):
+        pointers[index] = tensor.data_ptr()
+        size = tensor.element_size()
+        for axis, stride in enumerate(tensor.stride()[:3]):
+            strides[index, axis] = stride * size
+    return pointers, strides
+
+
+LIKE = {torch.float32: np.zeros(1, dtype=np.float32), torch.float64: np.zeros(1, dtype=np.float64)}
+NOTHING = np.empty(0, dtype=np.int64)

@@ -1,0 +1,111 @@
+"""Every compiled step equals the torch modules that it replaces."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.conditional import Conditional
+from chainrule.kernels.step import Compilable, program_of, torch_only
+from chainrule.testing.tiny import SOURCE_VOCABULARY, VOCABULARY, tiny_model, variants
+from chainrule.types import Sequences, State, map_state, select, tensors
+
+ROWS = 9  # more than are computed together
+CHUNKS = (1, 1, 4, 1, 2)
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
+
+
+def compiled(name: str, variant: str) -> bool:
+    model = tiny_model(name, variant)
+    return isinstance(model, Compilable) and model.has_program
+
+
+COMPILED = [(name, variant) for name, variant in variants() if compiled(name, variant)]
+
+
+def sources(model: AutoregressiveModel) -> Sequences | None:
+    """Sources of different lengths, for models of translation."""
+    if not isinstance(model, Conditional):
+        return None
+    known = min(SOURCE_VOCABULARY, model.source_vocabulary)
+    return Sequences(torch.randint(known, (ROWS, 6)), torch.tensor([6, 1, 4, 2, 6, 3, 5, 1, 2]))
+
+
+def read(model: AutoregressiveModel, source: Sequences | None, ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+    """Logits after BOS and after each token, and the last state."""
+    step = model.start(source, batch_size=ROWS)
+    found = [step.logits]
+    for chunk in torch.split(ids, CHUNKS, dim=1):
+        step = model.extend(chunk, step.state)
+        found.append(step.logits)
+    return torch.cat(found, dim=1), step.state
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("name", "variant"), COMPILED)
+def test_a_compiled_step_equals_the_modules(name: str, variant: str, dtype: torch.dtype) -> None:
+    model = tiny_model(name, variant).to(dtype)
+    torch.manual_seed(1)
+    source, ids = sources(model), torch.randint(VOCABULARY, (ROWS, sum(CHUNKS)))
+    with torch.inference_mode():
+        with torch_only():
+            expected, expected_state = read(model, source, ids)
+        found, state = read(model, source, ids)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE[dtype], rtol=0)
+    for ours, theirs in zip(tensors(state), tensors(expected_state), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=TOLERANCE[dtype], rtol=0)
+
+
+@pytest.mark.parametrize(("name", "variant"), COMPILED)
+def test_rows_at_different_positions_do_not_influence_each_other(name: str, variant: str) -> None:
+    model = tiny_model(name, variant).double()
+    torch.manual_seed(1)
+    source, ids = sources(model), torch.randint(VOCABULARY, (ROWS, sum(CHUNKS)))
+    with torch.inference_mode():
+        _, state = read(model, source, ids)
+        order = torch.tensor([2, 0])
+        alone = model.step(ids[:1, 0], select(state, order[1:])).logits
+        together = model.step(ids[[1, 0], 0], select(state, order)).logits
+    torch.testing.assert_close(together[1:], alone, atol=1e-13, rtol=0)
+
+
+def test_most_families_are_compiled() -> None:
+    names = {name for name, _ in COMPILED}
+    assert names >= {"gpt", "recurrent", "self_regressive", "causal_conv", "attentive_conv", "finite_memory"}
+    assert names >= {"seq2seq", "transformer", "autoregressive_transformer", "fat", "t5"}
+
+
+def test_a_converted_or_copied_model_gets_a_program_of_its_own() -> None:
+    model = tiny_model("gpt", "modern").float()
+    assert isinstance(model, Compilable)
+    ids = torch.tensor([1])
+    with torch.inference_mode():
+        first = model.step(ids, model.start().state).logits
+        assert program_of(model) is program_of(model)
+        other = copy.deepcopy(model)
+        for parameter in other.parameters():
+            parameter.mul_(2)
+        assert not torch.equal(other.step(ids, other.start().state).logits, first)
+        double = model.double().step(ids, model.start().state).logits
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double.float(), first, atol=1e-5, rtol=0)
+
+
+def test_changed_weights_are_used_at_once() -> None:
+    model = tiny_model("recurrent", "lstm")
+    ids = torch.tensor([1])
+    with torch.inference_mode():
+        before = model.step(ids, model.start().state).logits
+        for parameter in model.parameters():
+            parameter.add_(0.5)
+        after = model.step(ids, model.start().state).logits
+    assert not torch.equal(before, after)
+
+
+def test_gradients_flow_through_the_modules_only() -> None:
+    model = tiny_model("gpt", "modern")
+    state = map_state(torch.clone, model.start().state)
+    assert model.step(torch.tensor([1]), state).logits.requires_grad
