@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,12 +25,12 @@ from chainrule.comparison.report import render, render_curve
 from chainrule.comparison.results import Analysis, BudgetCurve, ComparisonResults, FailedFamily
 from chainrule.comparison.runner import NO_TIME, JobRunner, JobServer
 from chainrule.comparison.schedule import Schedule, Trial, feasible, make_schedule
+from chainrule.comparison.server import COMPILER
 from chainrule.compose.neural_cache import supports_neural_cache
 from chainrule.data.corpus import Corpus
 from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.evaluation.likelihood import Surprisals
-from chainrule.families import build
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.reports.formatting import listed
@@ -37,6 +38,7 @@ from chainrule.reports.page import provenance
 from chainrule.tasks import load, task_of_data
 from chainrule.tasks.sequences import ComparisonData, SequenceRun
 from chainrule.training.progress import Reporter
+from chainrule.training.shapes import build_shapes
 
 DEFAULT_MINUTES = 10.0
 BUDGET_FRACTIONS = (0.125, 0.25, 0.5, 1.0)  # of the largest budget of a budget curve
@@ -135,10 +137,11 @@ class Comparison:
         self.failures: list[FailedFamily] = []
         self.notes: list[str] = []
         self.word_counts: Future[Counter[str]] | None = None
+        background = ThreadPoolExecutor(1)  # while the families are trained in other processes
         if task.tokenizer is not None:
-            background = ThreadPoolExecutor(1)  # while the families are trained in other processes
             self.word_counts = background.submit(count_words, task.train.tokens, task.tokenizer)
-            background.shutdown(wait=False)
+        background.submit(importlib.import_module, COMPILER)
+        background.shutdown(wait=False)
 
     def keep_time(self) -> None:
         """Store the time used so far, from which a resumed comparison goes on."""
@@ -199,8 +202,7 @@ class Comparison:
         """Whether a family gets a neural cache in the mixture."""
         if self.task.neural_cache is None:
             return False
-        with torch.device("meta"):
-            model = build(job.family, {**self.task.model_settings(job.family), **job.model})
+        model = build_shapes(job.family, {**self.task.model_settings(job.family), **job.model})
         return isinstance(model, AutoregressiveModel) and supports_neural_cache(model)
 
     def measure(self) -> ComparisonResults:

@@ -67,7 +67,7 @@ def run_job(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
     plan = folder.plan()
     job = next(job for job in plan.jobs if job.family == name)
     began = time.monotonic()
-    watch = _StopInTime(deadline.earlier(_scoring_seconds(plan)))
+    watch = _StopInTime(deadline.earlier(_scoring_seconds(plan, name)))
     run = require(
         train(
             name,
@@ -113,9 +113,9 @@ def _validation(plan: ComparisonPlan) -> dict[str, int]:
     return {} if tokens is None else {"validate_tokens": min(tokens, TrainConfig().validate_tokens)}
 
 
-def _scoring_seconds(plan: ComparisonPlan) -> float:
+def _scoring_seconds(plan: ComparisonPlan, name: str) -> float:
     """The time of a job that is not for training."""
-    return 0.0 if plan.schedule is None else plan.schedule.job - plan.schedule.training
+    return 0.0 if plan.schedule is None else plan.schedule.scoring.get(name, 0.0)
 
 
 class _StopInTime(Reporter):
@@ -139,5 +139,5 @@ def _budget(folder: ComparisonFolder, plan: ComparisonPlan, name: str, deadline:
         return {"tokens": plan.tokens}
     record = last_record(folder.run(name) / "metrics.jsonl")
     trained = 0.0 if record is None else float(record["seconds"])
-    available = trained + max(0.0, deadline.remaining - _scoring_seconds(plan))
+    available = trained + max(0.0, deadline.remaining - _scoring_seconds(plan, name))
     return {"minutes": max(MIN_TRAINING, min(plan.schedule.training, available)) / 60}

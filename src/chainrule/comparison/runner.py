@@ -188,7 +188,8 @@ class JobRunner:
         end = self.deadline.earlier(schedule.after)
         if not is_neural(name):
             return end
-        share = min(schedule.job, end.remaining / math.ceil(rest / self.plan.workers))
+        wanted = schedule.training + schedule.scoring.get(name, 0.0)
+        share = min(wanted, end.remaining / math.ceil(rest / self.plan.workers))
         first = rest == sum(is_neural(job.family) for job in self.plan.jobs)
         return end.within(share) if share >= MIN_JOB else self.deadline.within(MIN_JOB) if first else None
 

@@ -20,9 +20,10 @@ TRAINING_FRACTION = 0.6  # of the time, before the scoring speeds are known
 SCORING_FRACTION = 0.25  # of the time of a job, at most, for scoring
 MIXING_FRACTION = 0.25  # of the time of the comparison, at most, for fitting and scoring the mixtures
 MEASURING_FRACTION = 0.12  # and for decoding speeds and samples
-MARGIN = 1.25  # of the time expected for scoring
-JOB_SECONDS = 0.5  # of processor time of a job besides training and scoring: it starts, validates, saves the model
-STARTUPS = 1.5  # further time of a job, as a multiple of the time in which a trial starts
+MARGIN = 1.15  # of the time expected for scoring
+JOB_SECONDS = 0.4  # of processor time of a job besides training and scoring: it starts, validates, saves the model
+STARTUPS = 1.0  # further time of a job, as a multiple of the time in which a trial starts
+PARTS_FRACTION = 0.6  # of the families that are expected to be parts of the mixtures
 CACHE_SECONDS = 60e-6  # per token and part that a neural cache takes
 BLEND_SECONDS = 25e-9  # per token, part and entry of the vocabulary, that gates and weighting take
 FITTING_SECONDS = 24.0  # of fitting caches and gates, at most, that is planned for
@@ -49,7 +50,7 @@ class Schedule(Settings):
     """The division of the time of a comparison, in seconds."""
 
     training: float = Field(description="training time of each neural family")
-    job: float = Field(0.0, description="time of each neural family, with scoring")
+    scoring: dict[str, float] = Field({}, description="further time of each of them, for scoring")
     after: float = Field(0.0, description="time kept for what comes after the families: mixtures, measuring, report")
     mixing: float = Field(0.0, description="of that, for fitting and scoring the mixtures")
     measuring: float = Field(0.0, description="of that, for decoding speeds and samples")
@@ -78,9 +79,9 @@ def make_schedule(
 ) -> Schedule:
     """Divide the seconds that remain, given trials of the neural families."""
     slowest = max((1 / trial.speed for trial in trials.values()), default=0.0)
-    per_token = sum(1 / trial.speed for trial in trials.values())  # of the mixtures
-    overhead = max((STARTUPS * one.startup + JOB_SECONDS / one.processor for one in trials.values()), default=0.0)
+    per_token = sum(1 / trial.speed for trial in trials.values())
     per_token += families * vocabulary * BLEND_SECONDS * (2 if cached_parts else 1) + cached_parts * CACHE_SECONDS
+    per_token *= PARTS_FRACTION if families > 2 else 1.0  # of the mixtures
     mixing = MIXING_FRACTION * seconds if families > 1 else 0.0
     gate_tokens = min(valid_tokens, MAX_GATE_TOKENS, max(MIN_TOKENS, int(mixing / 4 / per_token)))
     rounds = max(1, math.ceil(len(trials) / workers))
@@ -100,10 +101,11 @@ def make_schedule(
     counting = COUNTING_SECONDS * train_tokens / processor if len(trials) < families else 0.0
     free = len(trials) % workers != 0  # a count model fits next to the last neural family
     job = max(0.0, seconds - after - (0.0 if free else min(counting, seconds / 4))) / rounds
-    scoring = MARGIN * slowest * (scored + 2 * part_tokens) + overhead
+    scoring = {name: _scoring_seconds(trial, scored + 2 * part_tokens) for name, trial in trials.items()}
+    mean = sum(scoring.values()) / max(1, len(scoring))
     return Schedule(
-        training=max(MIN_TRAINING, job - scoring),
-        job=max(job, MIN_TRAINING + scoring),
+        training=max(MIN_TRAINING, job - (mean + max(scoring.values(), default=0.0)) / 2),
+        scoring=scoring,
         after=after,
         mixing=mixing,
         measuring=measuring,
@@ -111,6 +113,11 @@ def make_schedule(
         gate_tokens=gate_tokens,
         part_tokens=part_tokens,
     )
+
+
+def _scoring_seconds(trial: Trial, tokens: int) -> float:
+    """What a job takes besides training."""
+    return MARGIN * tokens / trial.speed + STARTUPS * trial.startup + JOB_SECONDS / trial.processor
 
 
 def feasible(trials: Mapping[str, Trial], make: Callable[[Mapping[str, Trial]], Schedule]) -> list[str]:

@@ -13,6 +13,7 @@ job but the first.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import math
 import os
@@ -30,6 +31,7 @@ from chainrule.errors import ChainruleError, memory_problem
 from chainrule.training.process import stop_signals
 
 POLL_SECONDS = 0.05
+COMPILER = "torch._dynamo"  # loaded by the first optimizer of a process, for seconds, though nothing is compiled
 
 
 def serve() -> None:
@@ -104,4 +106,5 @@ def _run(folder: ComparisonFolder, request: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
+    importlib.import_module(COMPILER)
     serve()

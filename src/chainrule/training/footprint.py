@@ -14,9 +14,10 @@ import torch
 
 from chainrule.config import TrainConfig
 from chainrule.errors import ConfigError, in_units
-from chainrule.families import build, family
+from chainrule.families import family
 from chainrule.interface.base import SparseUpdates, Trainable
 from chainrule.memory import available_memory
+from chainrule.training.shapes import build_shapes
 
 ADAMW_COPIES, MUON_COPIES = 2, 2  # of the weights, in the state of an optimizer and while it takes a step
 WIDTH_STEP = 64  # widths that are offered are multiples of it
@@ -51,8 +52,7 @@ def footprint(name: str, settings: Mapping[str, Any], train: TrainConfig) -> Foo
     if not issubclass(family(name), Trainable):
         return None
     try:
-        with torch.device("meta"):
-            model = build(name, settings)
+        model = build_shapes(name, settings)
     except (RuntimeError, TypeError, ValueError):  # parts of a pretrained model are read from a file
         return None
     assert isinstance(model, Trainable)

@@ -12,8 +12,9 @@ import torch
 
 from chainrule.config import TrainConfig
 from chainrule.errors import ConfigError
-from chainrule.families import build, family
+from chainrule.families import family
 from chainrule.interface.base import NeuralModel
+from chainrule.training.shapes import build_shapes
 
 WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)
 TOKENS_PER_PARAMETER = 2.0  # in training: with fewer, a model is too large for its budget; with more, too small
@@ -117,9 +118,7 @@ def _layers(name: str, settings: Mapping[str, Any], width: int) -> dict[str, int
 
 def parameter_count(name: str, settings: Mapping[str, Any]) -> int:
     """Number of parameters of a model, computed without allocating them."""
-    with torch.device("meta"):
-        model = build(name, settings)
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in build_shapes(name, settings).parameters())
 
 
 def operations_per_second(threads: int, seconds: float = 0.3) -> float:
