@@ -56,7 +56,7 @@ class Session:
         if sys.stdin.isatty():
             with contextlib.suppress(ImportError):  # line editing and history; not on every system
                 import readline  # noqa: F401
-            errors.print("type text to continue it; /help lists the commands, Ctrl-D ends", style="dim")
+            errors.print("type text to continue it; /help lists commands, Ctrl-D ends", style="dim", highlight=False)
         if prompt:
             self.attempt(prompt)
         while (line := self.next_line()) is not None and line.strip() != "/quit":
