@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,8 @@ RANDOM = ("normal_", "uniform_", "trunc_normal_", "orthogonal_")
 
 def build_shapes(name: str, settings: Mapping[str, Any]) -> Model:
     """A new model of a family whose weights have shapes and no values."""
-    with torch.device("meta"), _NoInitialisation():
+    with torch.device("meta"), _NoInitialisation(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # pretrained weights that are read have nowhere to go
         return build(name, settings)
 
 
