@@ -128,6 +128,7 @@ def _execute(
         if positions >= 0:
             for row in range(rows):
                 integers(pointers[positions] + row * strides[positions, 0], 1)[0] += together
+    working[0] = like[0]  # its last use: Numba frees an array after it, whatever still has its address
 
 
 @compiled
