@@ -28,7 +28,8 @@ CACHE_SECONDS = 60e-6  # per token and part that a neural cache takes
 BLEND_SECONDS = 25e-9  # per token, part and entry of the vocabulary, that gates and weighting take
 FITTING_SECONDS = 24.0  # of fitting caches and gates, at most, that is planned for
 MEASURING_SECONDS = 3.5  # of measuring one model
-ANALYSIS_SECONDS = 2.0  # besides ANALYSIS_TOKEN_SECONDS for each token of the test data
+ANALYSIS_FRACTION = 0.12  # of the time, at most, for analysis and report
+ANALYSIS_SECONDS = 1.5  # of processor time for them, besides ANALYSIS_TOKEN_SECONDS for each token of the test data
 ANALYSIS_TOKEN_SECONDS = 8e-6
 COUNTING_SECONDS = 1.5e-6  # per token of training data, of a count model
 MIN_TOKENS = 1024  # of the test data, and of the validation data
@@ -96,8 +97,9 @@ def make_schedule(
         reading = MARGIN * per_token * (scored + gate_tokens)
         mixing = min(mixing, reading + min(FITTING_SECONDS, reading + mixing / 3))
     measuring = min(MEASURING_FRACTION * seconds, MEASURING_SECONDS * (families + 2))
-    after = mixing + measuring + ANALYSIS_SECONDS + ANALYSIS_TOKEN_SECONDS * scored
     processor = min((one.processor for one in trials.values()), default=1.0)
+    analysis = min(ANALYSIS_FRACTION * seconds, (ANALYSIS_SECONDS + ANALYSIS_TOKEN_SECONDS * scored) / processor)
+    after = mixing + measuring + analysis
     counting = COUNTING_SECONDS * train_tokens / processor if len(trials) < families else 0.0
     free = len(trials) % workers != 0  # a count model fits next to the last neural family
     job = max(0.0, seconds - after - (0.0 if free else min(counting, seconds / 4))) / rounds
