@@ -136,4 +136,6 @@ def protocol_line(protocol: Mapping[str, Any]) -> str:
         parts.append("given the source")
     if protocol.get("tokens"):
         parts.append(f"first {protocol['tokens']:,} tokens only")
+    if protocol.get("gamma") is not None:
+        parts.append(f"γ {protocol['gamma']:g}")
     return ", ".join(parts)

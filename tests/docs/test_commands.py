@@ -36,7 +36,6 @@ NOT_RUN = {
     "pip install": "installs packages",
     "make demo": "takes minutes; examples/demo.py has a test of its own",
     "python benchmarks/": "a benchmark, run by make bench",
-    "python examples/gamma_sweep.py": "tested in tests/evaluation/test_gamma_sweep.py",
     "python examples/screenshot.py": "needs a browser and makes pictures for the README",
 }
 # Runs that the manual reads and no command of it writes, by their commands.

@@ -53,6 +53,7 @@ def test_the_decoding_methods_follow_from_the_model(
     assert method_names(outcome.out) == [
         "base greedy", "base beam 5",
         "hybrid greedy", "hybrid speculative", "hybrid beam 5",
+        "hybrid γ 0, greedy", "hybrid γ 0, beam 5", "hybrid γ 1, one pass",
         "masked 1 pass", "masked 2 passes", "masked 4 passes",
         "ctc 1 pass", "ctc 1 pass, beam 5",
         "third every 3rd token",

@@ -22,6 +22,7 @@ from chainrule.cli import (
     models,
     predict,
     score,
+    sweep_gamma,
     train,
     translate,
     verify,
@@ -65,6 +66,7 @@ app.command("embed")(embed.embed)
 app.command("words")(words.words)
 app.command("fill")(fill.fill)
 app.command("frontier")(frontier.frontier)
+app.command("sweep-gamma")(sweep_gamma.sweep_gamma)
 app.command("verify")(verify.verify)
 app.command("info")(info.info)
 app.command("export")(export.export)

@@ -12,6 +12,7 @@ from chainrule.cli.lines import progress_bar, with_progress
 from chainrule.cli.options import (
     Checkpoint,
     Device,
+    Gamma,
     Json,
     RunPath,
     Threads,
@@ -85,6 +86,7 @@ def generate(
             show_default=False,
         ),
     ] = None,
+    gamma: Gamma = None,
     num: Annotated[int, typer.Option("--num", "-n", min=1, help="Number of texts for each prompt.")] = 1,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed; text i uses seed + i.")] = 0,
     stop: Annotated[
@@ -149,6 +151,7 @@ def generate(
         _print_answers(loaded, prompt, beam=1 if greedy else beam or 5, num=num, json=json)
         return
     opened = require(loaded, TextRun)
+    opened = open_text_run(run, device=device, threads=threads, checkpoint=checkpoint).with_gamma(gamma)
     drafter = None
     if draft is not None:
         drafter = opened.drafter(draft if draft in ("ngram", "self") else open_text_run(Path(draft), device=device))

@@ -37,6 +37,17 @@ Threads = Annotated[
 ]
 Checkpoint = Annotated[str, typer.Option(help="best: best weights by validation; last: last checkpoint.")]
 
+Gamma = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Hybrids: weight of the non-autoregressive branch. 0: only the autoregressive branch; 1: only the "
+        "non-autoregressive one, in one pass. Default: as learned.",
+        show_default=False,
+    ),
+]
+
 
 def refuse_options(context: typer.Context, *names: str, unless: bool, needs: str) -> None:
     """Refuse options that were given on the command line and would have no effect, unless what they need is there."""

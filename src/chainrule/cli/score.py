@@ -13,6 +13,7 @@ from chainrule.cli.lines import progress_bar
 from chainrule.cli.options import (
     Checkpoint,
     Device,
+    Gamma,
     Json,
     RunPath,
     Threads,
@@ -62,6 +63,7 @@ def score(
     passes: Passes = None,
     length_candidates: LengthCandidates = None,
     shortlist: Shortlist = False,
+    gamma: Gamma = None,
     batch: BatchSize = 32,
     target_language: Annotated[
         str | None,
@@ -132,6 +134,7 @@ def score(
     require_data(data, *(None if one is None else str(one) for one in (source if text is None else None, references)))
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
     from chainrule.tasks.base import require
+    from chainrule.tasks.gamma import with_gamma
     from chainrule.tasks.scoring import ScoreRequest
     from chainrule.tasks.text import TextRun
     from chainrule.tasks.translation import TranslationRun
@@ -142,6 +145,7 @@ def score(
         return
     if task == "translation":
         opened = require(opened, TranslationRun)
+    opened = with_gamma(opened, gamma)
     request = ScoreRequest(
         data=data,
         text=text,

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from chainrule.cli.lines import input_lines, with_progress
-from chainrule.cli.options import Checkpoint, Device, RunPath, Threads, errors, open_translation_run, require_runs
+from chainrule.cli.options import (
+    Checkpoint,
+    Device,
+    Gamma,
+    RunPath,
+    Threads,
+    errors,
+    open_translation_run,
+    require_runs,
+)
 
 if TYPE_CHECKING:
     from chainrule.decoding import Search, TranslatedText
@@ -55,6 +64,7 @@ def translate(
     passes: Passes = None,
     length_candidates: LengthCandidates = None,
     shortlist: Shortlist = False,
+    gamma: Gamma = None,
     copy_unknown: Annotated[
         bool,
         typer.Option("--copy-unknown", help="Replace unknown words by the source word with the most attention."),
@@ -100,7 +110,7 @@ def translate(
         }
     )  # fmt: skip
     loading: dict[str, Any] = {"device": device, "threads": threads, "checkpoint": checkpoint}
-    opened = open_translation_run(run, **loading)
+    opened = open_translation_run(run, **loading).with_gamma(gamma)
     other = None if agree_with is None else open_translation_run(agree_with, **loading)
     drafted_by = draft if draft in (None, "self") else open_translation_run(Path(draft), device=device)
     window = 1 if sys.stdin.isatty() else BUFFERED_BATCHES * batch  # interactive: no buffering

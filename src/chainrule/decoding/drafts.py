@@ -330,7 +330,7 @@ class LookaheadDrafter(Drafter):
         if source is not None:
             rows = torch.tensor([prefix.owner for prefix in prefixes], device=source.ids.device)
             source = Sequences(source.ids[rows], source.lengths[rows])
-        vectors, firsts, ends = self.predictor.lookahead(source, [prefix.ids for prefix in prefixes])
+        vectors, firsts, ends, _ = self.predictor.lookahead(source, [prefix.ids for prefix in prefixes])
         for prefix, block, first, end in zip(prefixes, vectors, firsts, ends, strict=True):
             self._blocks[prefix.owner] = LookaheadBlock(block, first, end)
 

@@ -15,10 +15,12 @@ from torch import Tensor
 from chainrule.decoding.compiled import CompiledGeneration
 from chainrule.decoding.drafts import Drafter, ModelDrafter, Prefix, count_accepted
 from chainrule.decoding.incremental import IncrementalReader
+from chainrule.decoding.one_pass import decodes_in_one_pass, next_block
 from chainrule.decoding.sampling import Gumbels, Sampling, choose
 from chainrule.decoding.speculative import BlockReader, BlockSize, DraftBlock
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.capabilities import BlockPredictor
 from chainrule.kernels.step import Choices
 from chainrule.limits import LARGEST_SEED
 from chainrule.types import Sequences
@@ -100,6 +102,12 @@ def stream_tokens(
     if drafter is not None:
         drafter.check(model)
     rules = GenerationRules(lengths, options["sampling"], eos, tuple(suppress), options.get("stop"))
+    if decodes_in_one_pass(model) and source is None:
+        if drafter is not None:
+            raise DecodingError(
+                "this model generates each block of tokens in one pass, so it cannot use a draft; leave it out"
+            )
+        return _blocks(model, prompts, rules, seeds)
     block_size = options.get("block_size") or BlockSize()
     return _steps(IncrementalReader(model, source), prompts, rules, seeds, drafter, block_size)
 
@@ -154,6 +162,22 @@ def _steps(
         block = blocks.read(batch.prefixes, batch.max_remaining - 1, batch.draft_chooser())
 
 
+@torch.inference_mode()
+def _blocks(
+    model: AutoregressiveModel, prompts: Sequence[Sequence[int]], rules: GenerationRules, seeds: Sequence[int]
+) -> Iterator[list[GeneratedToken]]:
+    """The loop over blocks of a model that decodes in one pass."""
+    assert isinstance(model, BlockPredictor)
+    if not prompts:
+        return
+    batch = GenerationBatch(prompts, rules, seeds, model)
+    while any(batch.running):
+        logits, counts = next_block(model, [prefix.ids for prefix in batch.prefixes], batch.max_remaining)
+        yield batch.append(batch.choose_block(logits, counts), logits)
+        if 2 * sum(batch.running) <= len(batch.running):
+            batch.keep([row for row, is_running in enumerate(batch.running) if is_running])
+
+
 class GenerationBatch:
     """The rows of a batch: their tokens, their noise and whether they are finished."""
 
@@ -191,6 +215,15 @@ class GenerationBatch:
         flat = choose(logits.flatten(0, 1), self.rules.sampling, gumbels, seen=seen, suppressed=self._suppressed)
         chosen: list[list[int]] = flat.view(rows, width).tolist()
         return [tokens[: count_accepted(draft, tokens) + 1] for tokens, draft in zip(chosen, drafts, strict=True)]
+
+    def choose_block(self, logits: Tensor, counts: Sequence[int]) -> list[list[int]]:
+        """Choose the first `counts` tokens of each row from predictions (B, K, V), none depending on the others."""
+        rows, width, _ = logits.shape
+        gumbels = None if self._gumbels is None else self._gumbels.peek(width).flatten(0, 1)
+        seen = None if self._seen is None else self._seen.repeat_interleave(width, 0)
+        flat = choose(logits.flatten(0, 1), self.rules.sampling, gumbels, seen=seen, suppressed=self._suppressed)
+        chosen: list[list[int]] = flat.view(rows, width).tolist()
+        return [tokens[:count] for tokens, count in zip(chosen, counts, strict=True)]
 
     def append(self, chosen: Sequence[Sequence[int]], logits: Tensor) -> list[GeneratedToken]:
         """Append the chosen tokens and return those of unfinished rows."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -24,10 +24,12 @@ from chainrule.decoding.beam import NORMALISERS, beam_search
 from chainrule.decoding.drafts import Drafter
 from chainrule.decoding.generation import Finish, Generation, generate_tokens
 from chainrule.decoding.incremental import PREFILL_LOGITS
+from chainrule.decoding.one_pass import decode_targets, decodes_in_one_pass
 from chainrule.decoding.sampling import GREEDY
 from chainrule.decoding.speculative import BlockSize
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel, DensityModel
+from chainrule.interface.capabilities import BlockPredictor
 from chainrule.interface.conditional import (
     Conditional,
     DecodingBudget,
@@ -103,7 +105,7 @@ def decode_sources(
     without changing its result (see `speculative`).
     """
     source_context(model)  # raises DecodingError for a model without a source
-    decoder: _AutoregressiveDecoder | _ParallelDecoder
+    decoder: _Decoder
     if isinstance(model, ParallelModel):
         if draft is not None:
             raise DecodingError("this model generates all tokens in parallel, so it cannot use a draft; leave it out")
@@ -120,9 +122,17 @@ def decode_sources(
                 f"a draft is for greedy search, and the beam width is {search.beam}; "
                 "set the beam width to 1, or leave out the draft"
             )
-        decoder = _AutoregressiveDecoder(
-            shortlisted(model) if search.shortlist else model, search, eos, suppress, draft
-        )
+        if decodes_in_one_pass(model):
+            if draft is not None or search.n_best > 1:
+                raise DecodingError(
+                    "this model generates all tokens in one pass, so it has one translation per source and no draft; "
+                    "leave out n_best and the draft"
+                )
+            decoder = _OnePassDecoder(model, search, eos, suppress)
+        else:
+            decoder = _AutoregressiveDecoder(
+                shortlisted(model) if search.shortlist else model, search, eos, suppress, draft
+            )
     found: list[list[Translation]] = [[] for _ in sources]
     for rows in by_length([len(source) for source in sources], batch, MAX_BATCH_TOKENS // decoder.rows_per_source):
         for row, translations in zip(rows, decoder.decode_batch([sources[row] for row in rows]), strict=True):
@@ -139,6 +149,12 @@ def require_parallel_options(search: Search) -> None:
             f"{changed[0]} is an option of autoregressive models, and this model generates all tokens in parallel; "
             "leave it out, or use a run of an autoregressive family, such as transformer"
         )
+
+
+class _Decoder(Protocol):
+    rows_per_source: int
+
+    def decode_batch(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]: ...
 
 
 class _AutoregressiveDecoder:
@@ -204,6 +220,22 @@ class _ParallelDecoder:
         packed = Sequences.pack(sources, self.model.device)
         outputs = self.model.generate(packed, self.budget, eos=self.eos, suppress=self.suppress)
         return [[_cut_at_eos(output, self.eos)] for output in outputs]
+
+
+class _OnePassDecoder:
+    rows_per_source = 1
+
+    def __init__(self, model: AutoregressiveModel, search: Search, eos: int, suppress: Sequence[int]) -> None:
+        self.model, self.search, self.eos, self.suppress = model, search, eos, suppress
+
+    def decode_batch(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
+        assert isinstance(self.model, BlockPredictor)
+        packed = Sequences.pack(sources, self.model.device)
+        found = decode_targets(self.model, packed, eos=self.eos, suppress=self.suppress)
+        return [
+            [_cut_at_eos(ParallelOutput(ids, nats, self.search.score(nats, max(1, len(ids)))), self.eos)]
+            for ids, nats in found
+        ]
 
 
 def decoding_budget(model: ParallelModel, search: Search) -> DecodingBudget:

@@ -1,33 +1,46 @@
-"""Likelihood and BLEU of a hybrid as a function of the mixing weight γ of its two branches.
+"""The likelihood of a hybrid, and BLEU if it translates, as functions of the weight γ of its non-autoregressive branch.
 
 The weights are those of one trained model; only γ varies. γ = 0 and γ = 1 are the branches by themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import Field
+
 from chainrule.config import Settings
+from chainrule.data.corpus import Corpus
 from chainrule.decoding import Search, Translator
 from chainrule.errors import ConfigError, MissingExtra
+from chainrule.evaluation.likelihood import score
 from chainrule.evaluation.translation import score_translations
-from chainrule.models.hybrid import HybridModel
+from chainrule.interface.base import AutoregressiveModel, DensityModel
+from chainrule.interface.capabilities import Branched
 
 GAMMAS = tuple(step / 10 for step in range(11))
 
 
 class SweepPoint(Settings):
-    """Metrics at one γ; None is the model's own γ, which may depend on the context."""
+    """Metrics at one γ."""
 
-    gamma: float | None
+    gamma: float | None = Field(description="none: the learned γ, which may depend on the context")
     nats_per_token: float
-    bleu: float
-    chrf: float
+    bits_per_byte: float | None = Field(None, description="text only")
+    bleu: float | None = Field(None, description="translation only")
+    chrf: float | None = Field(None, description="translation only")
+
+    @property
+    def name(self) -> str:
+        return "learned" if self.gamma is None else f"{self.gamma:g}"
 
 
-def sweep_gamma(
+Report = Callable[[SweepPoint], None]
+
+
+def sweep_translation(
     translator: Translator,
     sources: Sequence[str],
     references: Sequence[str],
@@ -35,43 +48,76 @@ def sweep_gamma(
     gammas: Sequence[float] = GAMMAS,
     search: Search | None = None,
     target_language: str = "",
-    progress: Callable[[SweepPoint], None] | None = None,
+    progress: Report | None = None,
 ) -> list[SweepPoint]:
-    """Score held-out pairs with the model's own γ, and with each of `gammas`."""
-    model = translator.model
-    if not isinstance(model, HybridModel):
-        raise ConfigError(f"{type(model).__name__} has no γ; use a run of hybrid")
+    """Translate held-out sources and score their references with the learned γ, and with each of `gammas`."""
     points = []
-    for gamma in (None, *gammas):
-        at_gamma = translator if gamma is None else replace(translator, model=model.with_gamma(gamma))
+    for gamma, model in _models(translator.model, gammas):
         found = score_translations(
-            at_gamma, sources, references, search or Search(beam=1), target_language=target_language
+            replace(translator, model=model),
+            sources,
+            references,
+            search or Search(beam=1),
+            target_language=target_language,
         )
-        points.append(SweepPoint(gamma=gamma, nats_per_token=found.nats_per_token, bleu=found.bleu, chrf=found.chrf))
-        if progress is not None:
-            progress(points[-1])
+        point = SweepPoint(gamma=gamma, nats_per_token=found.nats_per_token, bleu=found.bleu, chrf=found.chrf)
+        points.append(_reported(point, progress))
     return points
 
 
-def draw_sweep(points: Sequence[SweepPoint], file: Path) -> None:
-    """Plot nats/token and BLEU over γ; dashed lines are the model's own γ."""
+def sweep_text(
+    model: DensityModel, corpus: Corpus, *, gammas: Sequence[float] = GAMMAS, progress: Report | None = None
+) -> list[SweepPoint]:
+    """Score a held-out text with the learned γ, and with each of `gammas`."""
+    points = []
+    for gamma, at_gamma in _models(model, gammas):
+        found = score(at_gamma, corpus)
+        point = SweepPoint(gamma=gamma, nats_per_token=found.nats_per_token, bits_per_byte=found.bits_per_byte)
+        points.append(_reported(point, progress))
+    return points
+
+
+def _models(model: DensityModel, gammas: Sequence[float]) -> Iterator[tuple[float | None, AutoregressiveModel]]:
+    """The model as it is, and with each γ."""
+    if not isinstance(model, Branched) or not isinstance(model, AutoregressiveModel):
+        raise ConfigError(f"{type(model).__name__} has no γ; use a run of hybrid or hybrid_language")
+    if model.fixed_gamma is None:
+        yield None, model
+    for gamma in gammas:
+        yield gamma, model.with_gamma(gamma)
+
+
+def _reported(point: SweepPoint, progress: Report | None) -> SweepPoint:
+    if progress is not None:
+        progress(point)
+    return point
+
+
+def require_plots() -> None:
+    """Raise MissingExtra if sweeps cannot be plotted."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401
     except ImportError:
         raise MissingExtra("plotting a sweep of γ", "plots") from None
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    left = figure.subplots()
-    right = left.twinx()
-    swept = [point for point in points if point.gamma is not None]
-    gammas = [point.gamma for point in points if point.gamma is not None]
-    for axes, name, label, colour in (
-        (left, "nats_per_token", "nats/token", "tab:blue"),
-        (right, "bleu", "BLEU", "tab:orange"),
-    ):
-        axes.plot(gammas, [getattr(point, name) for point in swept], "o-", color=colour)
-        for own in (point for point in points if point.gamma is None):
-            axes.axhline(getattr(own, name), color=colour, linestyle="--", linewidth=1)
-        axes.set_ylabel(label, color=colour)
-        axes.tick_params(axis="y", colors=colour)
-    left.set_xlabel("γ, weight of the parallel branch")
-    figure.savefig(file, dpi=150)
+
+
+def draw_sweep(points: Sequence[SweepPoint], file: Path) -> None:
+    """Plot the metrics over γ, in the format of the file's ending; dashed lines are the learned γ."""
+    require_plots()
+    from matplotlib.figure import Figure
+
+    bleu = [point.bleu for point in points if point.bleu is not None]
+    bits = [point.bits_per_byte for point in points if point.bits_per_byte is not None]
+    curves = {"bits/byte": bits} if bits else {"nats/token": [point.nats_per_token for point in points]}
+    curves |= {"BLEU": bleu} if bleu else {}
+    fixed = {index: point.gamma for index, point in enumerate(points) if point.gamma is not None}
+    figure = Figure(figsize=(6.0, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    for name, values, colour in zip(curves, curves.values(), ("tab:blue", "tab:orange"), strict=False):
+        panel = axes if colour == "tab:blue" else axes.twinx()
+        panel.plot(list(fixed.values()), [values[index] for index in fixed], marker="o", color=colour)
+        for index in set(range(len(points))) - fixed.keys():
+            panel.axhline(values[index], linestyle="--", color=colour, linewidth=1)
+        panel.set_ylabel(name, color=colour)
+    axes.set_xlabel("γ, the weight of the non-autoregressive branch (dashed: learned)")
+    figure.savefig(file)

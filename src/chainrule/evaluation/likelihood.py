@@ -39,6 +39,7 @@ from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.scores import MetricValues
 from chainrule.interface.base import AutoregressiveModel, DensityModel
+from chainrule.interface.capabilities import Branched
 from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.types import Batch, Sequences
 
@@ -62,6 +63,9 @@ class Protocol(Settings):
     source_context: int | None = Field(None, description="maximum source tokens; none: unlimited")
     pieces: int = Field(1, description="parts of the stream that are read independently")
     tokens: int | None = Field(None, description="number of tokens from the start that are scored; none: all")
+    gamma: float | None = Field(
+        None, description="hybrids: fixed weight of the non-autoregressive branch; none: the learned one"
+    )
     words: str = "separated by white space, plus one for each line end"
     bytes: str | None = Field(None, description="what counts as a byte of bits/byte; none: not text")
 
@@ -116,6 +120,7 @@ def protocol_for(
         raise ConfigError(f"stride {stride} is not possible: {limit}; leave it out")
     if context is not None:
         stride = stride or SlidingWindow.half_overlapping(context).stride
+    gamma = model.fixed_gamma if isinstance(model, Branched) else None
     if corpus.offsets is not None:
         return Protocol(
             method="documents",
@@ -127,6 +132,7 @@ def protocol_for(
             source_context=model.source_context if isinstance(model, Conditional) else None,
             tokens=tokens,
             bytes=_counted_bytes(corpus),
+            gamma=gamma,
         )
     method: Literal["carried", "windows"] = "carried" if context is None else "windows"
     return Protocol(
@@ -138,6 +144,7 @@ def protocol_for(
         pieces=pieces if context is None else 1,
         tokens=tokens,
         bytes=_counted_bytes(corpus),
+        gamma=gamma,
     )
 
 

@@ -16,6 +16,7 @@ from pydantic import Field
 from chainrule.decoding import Search, TranslatedText, Translator
 from chainrule.errors import DataError, MissingExtra
 from chainrule.evaluation.scores import MetricValues
+from chainrule.interface.capabilities import Branched
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -41,6 +42,9 @@ class TranslationScore(MetricValues):
     bleu_signature: str = Field(description="sacrebleu signature")
     chrf_signature: str
     search: Search
+    gamma: float | None = Field(
+        None, description="hybrids: fixed weight of the non-autoregressive branch; none: the learned one"
+    )
 
 
 def corpus_scores(
@@ -114,4 +118,5 @@ def score_translations(
         cut=sum(one.finished == "length" for one in best),
         unscored=len(log_probs) - len(possible),
         search=search,
+        gamma=translator.model.fixed_gamma if isinstance(translator.model, Branched) else None,
     )

@@ -16,6 +16,7 @@ from chainrule.frontier.workload import (
     Quality,
     Workload,
     distinct_names,
+    gammas_of,
     run_descriptions,
     run_identity,
 )
@@ -30,8 +31,8 @@ SAMPLINGS = {"greedy": GREEDY, "sampled": Sampling()}
 class PromptSet:
     """Prompts from a held-out text, in the tokens of a run."""
 
-    def __init__(self, opened: TextRun, data: str, prompts: int) -> None:
-        self.opened = opened
+    def __init__(self, opened: TextRun, data: str, prompts: int, gamma: float | None = None) -> None:
+        self.opened, self.gamma = opened.with_gamma(gamma), gamma
         self.corpus, _, _ = opened.scored_corpus(None, data)
         tokens = self.corpus.tokens
         if len(tokens) <= PROMPT_TOKENS:
@@ -52,7 +53,8 @@ class GenerationMethod(DecodingMethod):
     """Text generation with one sampling setting, with or without a draft, which does not change the output."""
 
     def __init__(self, run: str, prompts: PromptSet, sampling: str, draft: TextRun | str | None = None) -> None:
-        label, reference = sampling, None
+        gamma, reference = prompts.gamma, None
+        label = sampling if gamma is None else f"γ {gamma:g}, {sampling}{', one pass' if gamma == 1 else ''}"
         if draft is not None:
             label, reference = f"{sampling}, draft {draft if isinstance(draft, str) else draft.path.name}", sampling
         super().__init__(run, prompts.opened.config.family, label, reference=reference)
@@ -76,7 +78,7 @@ class GenerationMethod(DecodingMethod):
         return decoded
 
     def measure_quality(self) -> Quality:
-        """The likelihood of the held-out text under the run, which does not depend on the decoding method."""
+        """The likelihood of the held-out text under the run at its γ, whatever the decoding method."""
         return self.prompts.quality
 
     @cached_property
@@ -97,12 +99,17 @@ class GenerationWorkload(Workload):
         self.runs, self.names = runs, distinct_names(runs)
         self.size = limit or PROMPTS
         self.data = data
-        self.prompt_sets = [PromptSet(run, data, self.size) for run in runs]
+        named = [
+            (name, PromptSet(run, data, self.size, gamma))
+            for name, run in zip(self.names, runs, strict=True)
+            for gamma in gammas_of(run)
+        ]
+        self.prompt_sets = [prompts for _, prompts in named]
         self.methods = [
             GenerationMethod(name, prompts, sampling, drafting)
-            for name, prompts in zip(self.names, self.prompt_sets, strict=True)
+            for name, prompts in named
             for sampling in SAMPLINGS
-            for drafting in _drafts(draft)
+            for drafting in (_drafts(draft) if prompts.gamma is None else [None])
         ]
 
     def protocol(self) -> dict[str, Any]:
@@ -111,7 +118,7 @@ class GenerationWorkload(Workload):
             "held-out text": self.data,
             "prompts": f"{self.size:,} of {PROMPT_TOKENS} tokens, evenly spaced in the text",
             "generated": f"{GENERATED_TOKENS} tokens after each; sampled at temperature 1, with a random seed per text",
-            "quality": "bits/byte of the whole held-out text, which does not depend on the decoding method",
+            "quality": "bits/byte of the whole held-out text, whatever the decoding method",
             "same output": "the output with a draft is compared with that without, token by token, in every round",
         }
 

@@ -17,6 +17,7 @@ from chainrule.frontier.workload import (
     Quality,
     Workload,
     distinct_names,
+    gammas_of,
     run_descriptions,
     run_identity,
 )
@@ -106,16 +107,21 @@ class TranslationWorkload(Workload):
         self.size = len(self.sentences.sources)
         self.beam, self.draft = beam, draft
         self.methods = [
-            TranslationMethod(name, run, self.sentences, label, search, drafting)
+            TranslationMethod(name, run.with_gamma(gamma), self.sentences, label, search, drafting)
             for name, run in zip(self.names, runs, strict=True)
-            for label, search, drafting in self._searches(run, passes)
+            for gamma in gammas_of(run)
+            for label, search, drafting in self._searches(run, gamma, passes)
         ]
 
     def _searches(
-        self, run: TranslationRun, passes: Sequence[int]
+        self, run: TranslationRun, gamma: float | None, passes: Sequence[int]
     ) -> Iterator[tuple[str, Search, TranslationRun | str | None]]:
-        """The decoding methods of a run: label, search and draft."""
+        """The decoding methods of a run: label, search and draft. Drafts are for the learned γ of a hybrid."""
         model = run.model
+        if gamma is not None:
+            for label, search in self._searches_at(gamma):
+                yield f"γ {gamma:g}, {label}", search, None
+            return
         if isinstance(model, ParallelModel):
             if model.fixed_schedule is not None:
                 yield model.fixed_schedule, Search(), None
@@ -132,6 +138,15 @@ class TranslationWorkload(Workload):
                 yield f"draft {self.draft.path.name}", Search(beam=1), self.draft
             if self.beam > 1:
                 yield f"beam {self.beam}", Search(beam=self.beam), None
+
+    def _searches_at(self, gamma: float) -> Iterator[tuple[str, Search]]:
+        """The decoding methods of one branch of a hybrid."""
+        if gamma == 1:
+            yield "one pass", Search(beam=1)
+            return
+        yield GREEDY, Search(beam=1)
+        if self.beam > 1:
+            yield f"beam {self.beam}", Search(beam=self.beam)
 
     def protocol(self) -> dict[str, Any]:
         return {

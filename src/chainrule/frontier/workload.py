@@ -11,6 +11,7 @@ from pydantic import Field
 
 from chainrule.config import Settings
 from chainrule.data.text import file_identity
+from chainrule.interface.capabilities import Branched
 from chainrule.tasks.base import Run
 
 
@@ -79,6 +80,12 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
     """The name of each run's folder, or its whole path where two folders have the same name."""
     counts = Counter(run.path.name for run in runs)
     return [run.path.name if counts[run.path.name] == 1 else str(run.path) for run in runs]
+
+
+def gammas_of(run: Run) -> list[float | None]:
+    """The values of γ at which a run is measured: a hybrid also at each of its branches."""
+    model = run.model
+    return [None, 0.0, 1.0] if isinstance(model, Branched) and model.fixed_gamma is None else [None]
 
 
 def run_identity(run: Run) -> list[object]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,15 @@ class Branched(ABC):
 
     @property
     @abstractmethod
+    def fixed_gamma(self) -> float | None:
+        """γ, if it is a constant; None if it is learned."""
+
+    @abstractmethod
+    def with_gamma(self, gamma: float) -> Self:
+        """A copy of the model with a constant γ: 0 is the first branch, 1 the second."""
+
+    @property
+    @abstractmethod
     def branch_loss(self) -> float:
         """The weight of the loss of each branch, added to that of the mixture in training."""
 
@@ -85,10 +94,16 @@ class Lookahead(NamedTuple):
     vectors: Tensor  # (B, P, D)
     firsts: list[int]  # position of the first vector of each row
     ends: list[int]  # position after the last vector of each row
+    generated: Tensor  # (B, P) false at positions where no token is generated in one pass
 
 
 class BlockPredictor(ABC):
     """A model that also predicts a block of future positions in parallel, without the tokens in between."""
+
+    @property
+    @abstractmethod
+    def one_pass(self) -> bool:
+        """Whether these are its only predictions, so that all tokens of a block are generated in one pass."""
 
     @abstractmethod
     def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,97 +14,37 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
+from chainrule.errors import ConfigError
 from chainrule.features import Pretrained
-from chainrule.interface.base import RECURRENT_RECIPE, Advance, NeuralModel, readable, shift_right
+from chainrule.interface.base import Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import BlockPredictor, Branched, FitsStatistics, Lookahead, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.nn.attention import single_head_attention
-from chainrule.nn.branches import Branches, TargetPlan
-from chainrule.nn.layers import Projection
+from chainrule.models.transformer import (
+    CrossAttention,
+    EncoderMemory,
+    Transformer,
+    TransformerConfig,
+    TransformerEncoder,
+)
+from chainrule.nn.attention import CrossAttend, RecordingAttention, require_heads
+from chainrule.nn.branches import ParallelBranch, RecurrentBlock, TargetPlan
+from chainrule.nn.dropout import Dropout
+from chainrule.nn.gamma import GAMMAS, FixedGamma, GammaName, log_shares, mixed
+from chainrule.nn.layers import Projection, output_projection, rms_norm
 from chainrule.nn.recurrent import LayerState
-from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
+from chainrule.nn.recurrent_encoder import gather_positions
 from chainrule.nn.tokens import PairTable, TokenTable
 from chainrule.types import Batch, Progress, Sequences, State
-
-GammaName: TypeAlias = Literal["fixed", "learned", "gated"]
-
-
-class Gamma(nn.Module, ABC):
-    """The mixture weight γ ∈ [0, 1] of every prediction."""
-
-    @abstractmethod
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Vectors of both branches, (..., D), to γ, (...)."""
-
-
-class FixedGamma(Gamma):
-    """A constant."""
-
-    def __init__(self, share: float, width: int) -> None:
-        super().__init__()
-        self.share = share
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return vectors.new_full(vectors.shape[:-1], self.share)
-
-    def extra_repr(self) -> str:
-        return f"{self.share:g}"
-
-
-class LearnedGamma(Gamma):
-    """σ(c): one number for all predictions."""
-
-    def __init__(self, share: float, width: int) -> None:
-        super().__init__()
-        self.score = nn.Parameter(torch.tensor(_logit(share)))
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return self.score.sigmoid().expand(vectors.shape[:-1])
-
-
-class GatedGamma(Gamma):
-    """σ(w · v + c) with v the vectors of both branches; w is initialised to zero."""
-
-    def __init__(self, share: float, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width))
-        self.bias = nn.Parameter(torch.tensor(_logit(share)))
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return torch.sigmoid(vectors @ self.weight + self.bias)
-
-
-def _logit(share: float) -> float:
-    return math.log(share / (1 - share))
-
-
-GAMMAS: dict[GammaName, Callable[[float, int], Gamma]] = {
-    "fixed": FixedGamma,
-    "learned": LearnedGamma,
-    "gated": GatedGamma,
-}
-
-
-def log_shares(gamma: Tensor) -> Tensor:
-    """(...) to (..., 2): log (1 − γ) and log γ.
-
-    No share is below the smallest number there is, e⁻⁸⁷ in single precision, so that neither a logarithm nor its
-    derivative is infinite. Beside a share of 1 that is nothing.
-    """
-    shares = torch.stack([1 - gamma, gamma], -1)
-    return shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
-
-
-def mixed(first: Tensor, second: Tensor, shares: Tensor) -> Tensor:
-    """From log P₁ and log P₂, (..., V) each, and `log_shares` (..., 2) to log ((1 − γ) P₁ + γ P₂)."""
-    return torch.logaddexp(first + shares[..., :1], second + shares[..., 1:])
 
 
 class HybridSettings(ModelConfig):
     """Settings of hybrids for both tasks."""
 
-    width: int = Field(256, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
-    layers: int = Field(2, ge=1, description="recurrent layers of the encoder and of each branch")
+    width: int = Field(128, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
+    layers: int = Field(3, ge=1, description="blocks of the autoregressive branch: GRU, attention and MLP")
+    parallel_layers: int = Field(1, ge=1, description="LSTM layers of the non-autoregressive branch")
+    heads: int = Field(4, ge=1, description="attention heads per block")
+    mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
     gate: GammaName = Field("gated", description="γ is fixed, one learned number, or gated by the context")
     gamma: float = Field(
         0.2, ge=0, le=1, description="γ, the weight of the non-autoregressive branch, or its initial value"
@@ -114,8 +54,25 @@ class HybridSettings(ModelConfig):
     features: str | None = Field(None, description="folder of a pretrained BERT or GPT-2 that encodes the source")
     fine_tune: bool = Field(False, description="fine-tune the pretrained model")
     features_fingerprint: str | None = Field(None, description="fingerprint of the pretrained model; set by training")
-    dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, between layers and before the readout")
+    dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
     tied: bool = Field(True, description="tie the readout to the target embeddings")
+
+    @property
+    def attention(self) -> TransformerConfig:
+        """The settings of the `transformer` whose encoder and attention are used."""
+        return TransformerConfig(
+            vocabulary=self.vocabulary,
+            source_vocabulary=self.vocabulary,
+            width=self.width,
+            heads=self.heads,
+            mlp_ratio=self.mlp_ratio,
+            dropout=self.dropout,
+        )
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        require_heads(self.width, self.heads)
+        return self
 
     @model_validator(mode="after")
     def _gamma_can_move(self) -> Self:
@@ -141,7 +98,6 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
     times the loss of each branch; the non-autoregressive branch stays good enough to generate drafts by itself.
     """
 
-    recipe: ClassVar[Mapping[str, Any]] = RECURRENT_RECIPE
     config: HybridSettings
 
     def __init__(self, config: HybridSettings, tokens: TokenTable, *, source_vocabulary: int) -> None:
@@ -159,8 +115,14 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
             self.config = config.model_copy(update={"features_fingerprint": self.pretrained.fingerprint})
             self.narrow = nn.Linear(self.pretrained.width, width)
         else:
-            self.encoder = RecurrentEncoder("lstm", config.layers, width, bidirectional=True, dropout=config.dropout)
-        self.branches = Branches(width, config.layers, min_mass=config.min_mass, dropout=config.dropout)
+            self.encoder = self.new_encoder()
+        self.parallel = ParallelBranch(width, config.parallel_layers, dropout=config.dropout)
+        self.use_context = output_projection(width, width)  # U: of c_t
+        self.blocks = nn.ModuleList(
+            RecurrentBlock(width, self.new_attention(), mlp_ratio=config.mlp_ratio, dropout=config.dropout)
+            for _ in range(config.layers)
+        )
+        self.dropout = Dropout(config.dropout)
         self.gamma = GAMMAS[config.gate](config.gamma, 2 * width)
 
     @property
@@ -192,8 +154,17 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
     def lookahead_logits(self, vectors: Tensor) -> Tensor:
         return self.tokens.readout(vectors)
 
+    @property
+    def fixed_gamma(self) -> float | None:
+        return self.gamma.share if isinstance(self.gamma, FixedGamma) else None
+
+    @property
+    def one_pass(self) -> bool:
+        return self.fixed_gamma == 1
+
     def with_gamma(self, gamma: float) -> Self:
-        """A copy of the model with a fixed γ."""
+        if not 0 <= gamma <= 1:
+            raise ConfigError(f"gamma {gamma:g} is not a weight; give a number from 0 to 1")
         twin = copy.deepcopy(self)
         twin.config = self.config.model_copy(update={"gate": "fixed", "gamma": gamma})
         twin.gamma = FixedGamma(gamma, 2 * self.config.width)
@@ -202,20 +173,53 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
     # For the two tasks
 
     @abstractmethod
-    def embed_source(self, ids: Tensor) -> Tensor:
-        """Source ids of any shape to vectors (..., D); used without a pretrained model."""
+    def new_encoder(self) -> nn.Module:
+        """The encoder of the source; used without a pretrained model."""
+
+    @abstractmethod
+    def new_attention(self) -> nn.Module:
+        """The attention of a block of the autoregressive branch."""
+
+    @abstractmethod
+    def encode(self, source: Sequences) -> Tensor:
+        """m, (B, S, D), by the encoder; zeros past the lengths."""
 
     def read_source(self, source: Sequences) -> Tensor:
         """m, (B, S, D); zeros past the lengths."""
         if self.pretrained is not None:
             return cast(Tensor, self.narrow(self.pretrained(source))) * source.mask[..., None]
-        embedded = self.branches.dropout(self.embed_source(readable(source).t()))  # (S, B, D): time first
-        return cast(Tensor, self.encoder(embedded, source.lengths).outputs).transpose(0, 1)
+        return self.encode(source)
 
-    def joined(self, autoregressive: Tensor, parallel: Tensor, weights: Tensor) -> Tensor:
-        """Hidden vectors (B, K, 2D + 2) from a and n, (B, K, D) each, and the weights of their positions (B, K)."""
-        both = torch.cat([autoregressive, parallel], -1)
-        return torch.cat([both, log_shares(self.gamma(both) * weights)], -1)
+    def read_target(
+        self,
+        tokens: Tensor,
+        contexts: Tensor,
+        states: Sequence[LayerState],
+        attends: Sequence[Callable[[Tensor], Tensor]],
+    ) -> tuple[Tensor, tuple[LayerState, ...]]:
+        """A (B, K, D) and the states after tokens (B, K), each with the context (B, K, D) of the next."""
+        x = self.dropout(self.tokens.embed(tokens) + self.use_context(contexts))
+        after = []
+        for block, before, attend in zip(self.stack, states, attends, strict=True):
+            x, state = block(x, before, attend)
+            after.append(state)
+        return rms_norm(x), tuple(after)
+
+    @property
+    def stack(self) -> Sequence[RecurrentBlock]:
+        return cast(Sequence[RecurrentBlock], self.blocks)
+
+    def joined(self, autoregressive: Tensor, plan: TargetPlan, where: Tensor) -> Tensor:
+        """Hidden vectors (B, K, 2D + 2) from a (B, K, D) and the plan at the positions (B, K) that they predict."""
+        both = torch.cat([autoregressive, gather_positions(plan.drafts, where)], -1)
+        mass = gather_positions(plan.mass[..., None], where)[..., 0]
+        return torch.cat([both, log_shares(self.gamma(both) * self._participation(mass))], -1)
+
+    def _participation(self, mass: Tensor) -> Tensor:
+        """The factor of γ at positions with this mass: min(1, mass / θ); at γ = 1, whether there is a position."""
+        if self.one_pass or not self.config.min_mass:
+            return (mass > 0).to(mass)
+        return (mass / self.config.min_mass).clamp(max=1)
 
     def _parts(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         width = self.config.width
@@ -226,12 +230,19 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 class HybridConfig(HybridSettings, EmbeddingConfig):
     """Settings of the hybrid translation model."""
 
+    encoder_layers: int = Field(3, ge=1, description="encoder blocks")
+    context: int = Field(256, ge=1, description="maximum number of source tokens")
     length_ratio: float = Field(1.5, ge=0, description="non-autoregressive positions per source token,")
     length_margin: int = Field(8, ge=1, description="plus this many")
+
+    @property
+    def attention(self) -> TransformerConfig:
+        return super().attention.model_copy(update={"encoder_layers": self.encoder_layers, "context": self.context})
 
 
 class HybridState(NamedTuple):
     plan: TargetPlan
+    memory: EncoderMemory
     layers: tuple[LayerState, ...]
     positions: Tensor  # (B,) tokens read so far, including BOS
 
@@ -240,14 +251,15 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
     """Translation by a mixture of an autoregressive and a non-autoregressive branch, with exact likelihood.
 
     After the notes' "non-autoregressive sequence-to-sequence model for autoregressive language modelling". The source
-    is encoded as m by a bidirectional LSTM or a pretrained model, and `nn.branches` allocates m to P = ⌈1.5 S⌉ + 8
-    positions. P depends on the source alone, so it reveals nothing about the target's length. A GRU with attention
-    (Bahdanau et al., 2015; Luong et al., 2015) reads y_<t, from h_0 = tanh(V mean(m) + v). A bidirectional LSTM reads
-    the allocated contexts of all positions in parallel. `HybridModel` mixes their predictions.
+    is encoded as m by the encoder of `transformer` or a pretrained model, and `nn.branches` allocates m to
+    P = ⌈1.5 S⌉ + 8 positions. P depends on the source alone, so it reveals nothing about the target's length. GRUs with
+    attention to m read y_<t, each from h_0 = tanh(V mean(m) + v). A bidirectional LSTM reads the allocated contexts of
+    all positions in parallel. `HybridModel` mixes their predictions.
     """
 
     Config = HybridConfig
     task = "translation"
+    recipe: ClassVar[Mapping[str, Any]] = Transformer.recipe
     config: HybridConfig
 
     def __init__(self, config: HybridConfig) -> None:
@@ -257,12 +269,19 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         self.begin = Projection(config.width, config.layers * config.width, bias=True)
         nn.init.normal_(self.begin.weight, std=config.width**-0.5)
 
-    @property
-    def source_context(self) -> int | None:
-        return None if self.pretrained is None else self.pretrained.context
+    def new_encoder(self) -> nn.Module:
+        return TransformerEncoder(self.config.attention)
 
-    def embed_source(self, ids: Tensor) -> Tensor:
-        return cast(PairTable, self.tokens).embed_source(ids)
+    def new_attention(self) -> nn.Module:
+        return CrossAttention(self.config.attention)
+
+    @property
+    def source_context(self) -> int:
+        return self.config.context if self.pretrained is None else self.pretrained.context
+
+    def encode(self, source: Sequences) -> Tensor:
+        embedded = cast(PairTable, self.tokens).embed_source(readable(source))
+        return cast(Tensor, self.encoder(embedded, source.lengths)) * source.mask[..., None]
 
     def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
         """Compute the frozen features of the training sources once and cache them on disk."""
@@ -272,37 +291,53 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
 
     def attention_maps(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)
-        plan, layers, positions = self.initial(batch.source, len(tokens))
-        where = _next(positions, tokens.shape[1])
-        hidden, _ = self.branches.decode(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
-        return single_head_attention(plan.source, plan.lengths).weights(hidden[:, None])[:, 0]
+        state = self.initial(batch.source, len(tokens))
+        layers = [RecordingAttention(layer) for layer in state.memory.cross_attention(self._attention_dropout)]
+        self._read(tokens, state, layers)
+        return torch.stack([weights for layer in layers for weights in layer.recorded]).mean((0, 2))
 
     def initial(self, source: Sequences | None, batch_size: int) -> HybridState:
         plan = self.plan(self.require_source(source))
         mean = plan.source.sum(1) / plan.lengths[:, None]
         layers = tuple((state,) for state in self.begin(mean).tanh().chunk(self.config.layers, dim=1))
-        return HybridState(plan, layers, torch.zeros_like(plan.lengths))
+        keys, values = zip(
+            *(cast(CrossAttention, block.attention).key_values(plan.source) for block in self.stack), strict=True
+        )
+        return HybridState(plan, EncoderMemory(keys, values, plan.lengths), layers, torch.zeros_like(plan.lengths))
 
     def plan(self, source: Sequences) -> TargetPlan:
         """The plan of the target, which depends on the source alone."""
-        return self.branches.plan(self.read_source(source), source.lengths, self._counts(source))
+        return self.parallel.plan(self.read_source(source), source.lengths, self._counts(source))
 
     def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
         given = self.require_source(source)
-        return Lookahead(self.plan(given).drafts, [0] * len(texts), self._counts(given).tolist())
+        plan = self.plan(given)
+        generated = plan.mass >= self.config.min_mass
+        return Lookahead(plan.drafts, [0] * len(texts), self._counts(given).tolist(), generated)
 
     def _counts(self, source: Sequences) -> Tensor:
         """(B,) number of non-autoregressive positions."""
         return (source.lengths * self.config.length_ratio).ceil().long() + self.config.length_margin
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
-        plan, layers, positions = cast(HybridState, state)
-        where = _next(positions, tokens.shape[1])
-        hidden, layers = self.branches.decode(self.tokens.embed(tokens), gather_positions(plan.contexts, where), layers)
-        attended = self.branches.cross_attend(hidden, plan.source, plan.lengths)
-        weights = gather_positions(plan.weights[..., None], where)[..., 0]
-        hidden = self.joined(attended, gather_positions(plan.drafts, where), weights)
-        return Advance(hidden, HybridState(plan, layers, positions + tokens.shape[1]))
+        before = cast(HybridState, state)
+        attended, layers = self._read(tokens, before, before.memory.cross_attention(self._attention_dropout))
+        where = _next(before.positions, tokens.shape[1])
+        hidden = self.joined(attended, before.plan, where)
+        return Advance(hidden, before._replace(layers=layers, positions=before.positions + tokens.shape[1]))
+
+    def _read(
+        self, tokens: Tensor, state: HybridState, attention: Sequence[CrossAttend]
+    ) -> tuple[Tensor, tuple[LayerState, ...]]:
+        contexts = gather_positions(state.plan.contexts, _next(state.positions, tokens.shape[1]))
+        attends = [
+            partial(block.attention, cross_attend=layer) for block, layer in zip(self.stack, attention, strict=True)
+        ]
+        return self.read_target(tokens, contexts, state.layers, attends)
+
+    @property
+    def _attention_dropout(self) -> float:
+        return self.dropout.current_rate
 
 
 def _next(positions: Tensor, count: int) -> Tensor:

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
 from chainrule.interface.base import Advance
 from chainrule.interface.capabilities import Lookahead
 from chainrule.models.hybrid import HybridModel, HybridSettings
+from chainrule.models.transformer import SelfAttention
+from chainrule.nn.attention import new_caches
 from chainrule.nn.branches import TargetPlan
-from chainrule.nn.recurrent import GRU, LayerState
-from chainrule.nn.recurrent_encoder import gather_positions
+from chainrule.nn.recurrent import LayerState
+from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
 from chainrule.nn.tokens import TokenTable
+from chainrule.nn.window_attention import WindowAttention, window_bias
 from chainrule.types import Sequences, State
 
 
 class HybridLanguageConfig(HybridSettings):
-    """Settings of the hybrid language model."""
+    """The defaults have 1.3M parameters besides the embeddings."""
 
-    chunk: int = Field(32, ge=1, description="chunk length: tokens predicted in parallel from the previous chunk")
-    segment: int = Field(64, ge=1, description="length of truncated back-propagation through time, in tokens")
+    width: int = Field(160, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
+    layers: int = Field(2, ge=1, description="blocks of the autoregressive branch: GRU, attention and MLP")
+    heads: int = Field(2, ge=1, description="attention heads per block")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings and residual branches")
+    chunk: int = Field(16, ge=1, description="chunk length: tokens predicted in parallel from the previous chunk")
+    window: int = Field(128, ge=1, description="number of previous tokens that the autoregressive branch attends to")
+    segment: int = Field(32, ge=1, description="length of truncated back-propagation through time, in tokens")
 
 
 class HybridLanguageState(NamedTuple):
-    """The recurrent state, the plan of the current chunk, and the tokens of this and the previous chunk."""
+    """The states of the blocks, the plan of the current chunk, and the tokens of this and the previous chunk."""
 
     layers: tuple[LayerState, ...]
+    keys: tuple[Tensor, ...]  # (B, H, W, D/H) each, of the last W tokens
+    values: tuple[Tensor, ...]
     plan: TargetPlan  # of the current chunk, P = C
     source: Tensor  # (B, C) ids of the previous chunk, the source of the plan
     recent: Tensor  # (B, C) ids of the current chunk; 0 where not yet read
@@ -51,13 +62,14 @@ class ChunkGrid(NamedTuple):
 class HybridLanguage(HybridModel):
     """Language model that mixes an autoregressive branch with parallel prediction of the next chunk of text.
 
-    With chunks of C tokens, k = ⌊t / C⌋ and the two branches of `HybridModel`,
+    With chunks of C tokens, x_t in chunk k = ⌈t / C⌉, and the two branches of `HybridModel`,
 
-        P(x_t | x_<t) = (1 − γ_t) P_AR(x_t | x_<t, chunk k − 1) + γ_t P_NAR(x_t | t − k C, chunk k − 1)
+        P(x_t | x_<t) = (1 − γ_t) P_AR(x_t | x_<t, chunk k − 1) + γ_t P_NAR(x_t | t, chunk k − 1)
 
-    The source of the first chunk is a chunk of BOS. The GRU state is carried over chunks, so the autoregressive branch
-    sees the whole text. A chunk is encoded bidirectionally only when it is complete, as the source of the next, so no
-    prediction depends on its own token.
+    The text is preceded by BOS; x_0 is the last token of a chunk, so that segments of training are whole chunks. The
+    autoregressive branch attends to the last W tokens, and its GRU states are carried on, so it sees the whole text.
+    A chunk is encoded bidirectionally only when it is complete, as the source of the next, so no prediction depends on
+    its own token.
     """
 
     Config = HybridLanguageConfig
@@ -82,36 +94,62 @@ class HybridLanguage(HybridModel):
     def segment(self) -> int:
         return self.config.segment
 
-    def embed_source(self, ids: Tensor) -> Tensor:
-        return self.tokens.embed(ids)
+    def new_encoder(self) -> nn.Module:
+        config = self.config
+        return RecurrentEncoder(
+            "lstm", config.parallel_layers, config.width, bidirectional=True, dropout=config.dropout
+        )
+
+    def new_attention(self) -> nn.Module:
+        return SelfAttention(self.config.attention)
+
+    def encode(self, source: Sequences) -> Tensor:
+        embedded = self.parallel.dropout(self.tokens.embed(source.ids.t()))  # (S, B, D): time first
+        return cast(Tensor, self.encoder(embedded, source.lengths).outputs).transpose(0, 1)
 
     def initial(self, source: Sequences | None, batch_size: int) -> HybridLanguageState:
-        """One BOS short of a complete chunk of BOS."""
-        zeros = self.tokens.bias.new_zeros(batch_size, self.config.chunk, self.config.width)
-        ids = torch.full(zeros.shape[:2], self.bos, device=zeros.device)
-        positions = torch.zeros(batch_size, dtype=torch.int64, device=zeros.device)
-        plan = TargetPlan(zeros, positions + self.config.chunk, zeros, zeros, zeros[..., 0])
-        layers = tuple(cast(GRU, layer).initial(batch_size) for layer in self.branches.decoder)
-        return HybridLanguageState(layers, plan, ids, ids, positions)
+        """Two tokens short of a complete chunk of BOS."""
+        config = self.config
+        ids = torch.full((batch_size, config.chunk), self.bos, device=self.device)
+        positions = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
+        plan = TargetPlan(*(part.expand(batch_size, *part.shape[1:]) for part in self._plan(ids[:1])))
+        layers = tuple(block.gru.initial(batch_size) for block in self.stack)
+        shape = (batch_size, config.heads, config.window, config.width // config.heads)
+        keys, values = new_caches(self.tokens.bias, config.layers, shape)
+        return HybridLanguageState(layers, keys, values, plan, ids, ids, positions)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(HybridLanguageState, state)
         grid = self._grid(tokens, before)
         sources = torch.cat([before.source[:, None], grid.ids[:, :-1]], dim=1)  # (B, M + 1, C)
-        plans = self._plans(sources, grid.complete, before.plan)
-        hidden, layers = self.branches.decode(
-            self.tokens.embed(tokens), gather_positions(plans.contexts.flatten(1, 2), grid.where), before.layers
+        plans = self._plans(sources, grid.complete, grid.where, before.plan)
+        bias = window_bias(
+            before.positions,
+            tokens.shape[1],
+            window=self.config.window,
+            heads=self.config.heads,
+            dtype=before.keys[0].dtype,
         )
-        weights = gather_positions(plans.weights.flatten(1, 2)[..., None], grid.where)[..., 0]
-        hidden = self.joined(
-            self._cross_attend(hidden, plans, grid.where),
-            gather_positions(plans.drafts.flatten(1, 2), grid.where),
-            weights,
+        attention = [
+            WindowAttention(keys, values, bias) for keys, values in zip(before.keys, before.values, strict=True)
+        ]
+        attended, layers = self.read_target(
+            tokens,
+            gather_positions(plans.contexts.flatten(1, 2), grid.where),
+            before.layers,
+            [
+                partial(block.attention, rotate=_unrotated, attend=attend)
+                for block, attend in zip(self.stack, attention, strict=True)
+            ],
         )
+        ahead = TargetPlan(*(part.flatten(1, 2) if part.ndim > 2 else part for part in plans))
+        hidden = self.joined(attended, ahead, grid.where)
         rows = torch.arange(len(tokens), device=tokens.device)
         last = TargetPlan(*(part[rows, grid.complete] for part in plans))
         after = HybridLanguageState(
             layers,
+            tuple(layer.keys for layer in attention),
+            tuple(layer.values for layer in attention),
             last,
             sources[rows, grid.complete],
             grid.ids[rows, grid.complete],
@@ -121,17 +159,18 @@ class HybridLanguage(HybridModel):
 
     def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
         chunk = self.config.chunk
-        firsts = [len(text) // chunk * chunk for text in texts]
+        firsts = [-(-len(text) // chunk) * chunk - chunk + 1 for text in texts]
+        padding = [self.bos] * (2 * chunk)  # before the text
         before = [
-            list(text[first - chunk : first]) if first else [self.bos] * chunk
-            for text, first in zip(texts, firsts, strict=True)
+            [*padding, *text][first + chunk : first + 2 * chunk] for text, first in zip(texts, firsts, strict=True)
         ]
         plan = self._plan(torch.tensor(before, device=self.device))
-        return Lookahead(plan.drafts, firsts, [first + chunk for first in firsts])
+        every = torch.ones_like(plan.mass, dtype=torch.bool)  # each position is a token of the text
+        return Lookahead(plan.drafts, firsts, [first + chunk for first in firsts], every)
 
     def _grid(self, tokens: Tensor, state: HybridLanguageState) -> ChunkGrid:
         chunk = self.config.chunk
-        read = (state.positions - 1) % chunk  # (B,) tokens in `recent`; C − 1 before BOS
+        read = (state.positions - 2) % chunk  # (B,) tokens in `recent`; C − 2 before BOS, if C > 1
         complete = (read + tokens.shape[1]) // chunk
         index = read[:, None] + torch.arange(tokens.shape[1], device=tokens.device)  # (B, K)
         ids = tokens.new_zeros(len(tokens), (int(complete.max()) + 1) * chunk)
@@ -139,15 +178,15 @@ class HybridLanguage(HybridModel):
         ids.scatter_(1, index, tokens)
         return ChunkGrid(ids.view(len(ids), -1, chunk), complete, index + 1)
 
-    def _plans(self, sources: Tensor, complete: Tensor, known: TargetPlan) -> TargetPlan:
+    def _plans(self, sources: Tensor, complete: Tensor, where: Tensor, known: TargetPlan) -> TargetPlan:
         """Plans from sources (B, M + 1, C), with tensors (B, M + 1, …). The first one is known already.
 
-        In training it is computed again, so that gradients reach its source: the state of a previous segment is
-        detached.
+        If it predicts any token in training, it is computed again, so that gradients reach its source: the state of a
+        previous segment is detached.
         """
-        rows, count, _ = sources.shape
+        rows, count, chunk = sources.shape
         needed = torch.arange(count, device=sources.device) <= complete[:, None]  # (B, M + 1)
-        needed[:, 0] = torch.is_grad_enabled()
+        needed[:, 0] = (where[:, 0] < chunk) & torch.is_grad_enabled()
         if not needed.any():
             return TargetPlan(*(part[:, None] for part in known))
         made = self._plan(sources[needed])
@@ -162,17 +201,9 @@ class HybridLanguage(HybridModel):
     def _plan(self, ids: Tensor) -> TargetPlan:
         """The plans of chunks, given the previous chunks (N, C)."""
         source = Sequences.full(ids)
-        return self.branches.plan(self.read_source(source), source.lengths, source.lengths)
+        return self.parallel.plan(self.read_source(source), source.lengths, source.lengths)
 
-    def _cross_attend(self, hidden: Tensor, plans: TargetPlan, where: Tensor) -> Tensor:
-        """From vectors h (B, K, D) to a, each over the source of its own chunk."""
-        rows, count, chunk, width = plans.source.shape
-        if count == 1:
-            return self.branches.cross_attend(hidden, plans.source[:, 0], plans.lengths[:, 0])
-        places = where[..., None].expand(-1, -1, width)
-        laid_out = hidden.new_zeros(rows, count * chunk, width).scatter(1, places, hidden)
-        full = plans.lengths.new_full((rows * count,), chunk)
-        attended = self.branches.cross_attend(
-            laid_out.view(rows * count, chunk, width), plans.source.flatten(0, 1), full
-        )
-        return attended.view(rows, count * chunk, width).gather(1, places)
+
+def _unrotated(vectors: Tensor) -> Tensor:
+    """Positions are encoded by the GRU and by `window_bias`."""
+    return vectors

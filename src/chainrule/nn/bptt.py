@@ -222,6 +222,68 @@ class InputResetGRU(torch.autograd.Function):
         return inputs_grad, hidden_grad, by_input, by_recurrent, by_bias
 
 
+class ResetGRU(torch.autograd.Function):
+    """Gates in the order reset, update, candidate; the reset gate is applied to the recurrent part of the candidate.
+
+    torch.gru on a CPU records each step by itself; this is about twice as fast in training.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,  # (T, B, I)
+        hidden: Tensor,  # (B, D)
+        input_weight: Tensor,  # (3D, I)
+        recurrent_weight: Tensor,  # (3D, D)
+        bias: Tensor,  # (3D,)
+    ) -> Tensor:
+        steps, width = inputs.shape[0], hidden.shape[1]
+        gates_s = _project(inputs, input_weight, bias)  # (T, B, 3D)
+        hidden_s = _room(hidden, steps)
+        recalled_s = torch.empty_like(hidden_s[1:])  # U_n h
+        recurrent, candidate_weight = recurrent_weight[: 2 * width].t(), recurrent_weight[2 * width :].t()
+        for t in range(steps):
+            gates = gates_s[t]
+            sigmoids, candidate = gates[:, : 2 * width], gates[:, 2 * width :]
+            sigmoids.addmm_(hidden_s[t], recurrent).sigmoid_()
+            torch.mm(hidden_s[t], candidate_weight, out=recalled_s[t])
+            candidate.addcmul_(sigmoids[:, :width], recalled_s[t]).tanh_()
+            torch.lerp(candidate, hidden_s[t], sigmoids[:, width:], out=hidden_s[t + 1])
+        ctx.save_for_backward(inputs, input_weight, recurrent_weight, gates_s, hidden_s, recalled_s)
+        return hidden_s[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, output_grad_s: Tensor) -> tuple[Tensor, ...]:
+        inputs, input_weight, recurrent_weight, gates_s, hidden_s, recalled_s = ctx.saved_tensors
+        steps, width = inputs.shape[0], hidden_s.shape[2]
+        reset_s, update_s, candidate_s = gates_s.chunk(3, dim=-1)
+
+        # Derivative of the output by the pre-activation of each gate; that of the reset gate is by the candidate's.
+        grad_s = torch.empty_like(gates_s)
+        by_reset, by_update, by_candidate = grad_s.chunk(3, dim=-1)
+        _sigmoid_slope(gates_s[..., : 2 * width], out=grad_s[..., : 2 * width])
+        by_reset.mul_(recalled_s)
+        by_update.mul_(hidden_s[:-1] - candidate_s)
+        torch.mul(1 - update_s, _tanh_slope(candidate_s), out=by_candidate)
+
+        hidden_grad = torch.zeros_like(hidden_s[0])
+        recurrent_s = torch.empty_like(gates_s)  # gradient of U h
+        for t in reversed(range(steps)):
+            hidden_grad += output_grad_s[t]
+            by_update[t].mul_(hidden_grad)
+            by_candidate[t].mul_(hidden_grad)
+            by_reset[t].mul_(by_candidate[t])
+            recurrent_s[t, :, : 2 * width] = grad_s[t, :, : 2 * width]
+            torch.mul(by_candidate[t], reset_s[t], out=recurrent_s[t, :, 2 * width :])
+            hidden_grad.mul_(update_s[t]).addmm_(recurrent_s[t], recurrent_weight)
+
+        flat = grad_s.flatten(0, 1)
+        by_input = flat.t() @ inputs.flatten(0, 1)
+        by_recurrent = recurrent_s.flatten(0, 1).t() @ hidden_s[:-1].flatten(0, 1)
+        return (flat @ input_weight).view_as(inputs), hidden_grad, by_input, by_recurrent, flat.sum(0)
+
+
 def _project(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The input projections of all steps in one product: (T, B, I) to (T, B, G)."""
     return torch.addmm(bias, inputs.flatten(0, 1), weight.t()).view(*inputs.shape[:2], -1)

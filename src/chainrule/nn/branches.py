@@ -5,14 +5,15 @@ Shape letters: B rows, S source vectors, P target positions of the plan, K token
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from chainrule.nn.attention import single_head_attention
-from chainrule.nn.dropout import VariationalDropout
+from chainrule.nn.dropout import Dropout, VariationalDropout
+from chainrule.nn.layers import rms_norm
+from chainrule.nn.mlp import SquaredReluMLP
 from chainrule.nn.positions import sinusoids
 from chainrule.nn.recurrent import GRU, LayerState
 from chainrule.nn.recurrent_encoder import RecurrentEncoder
@@ -63,6 +64,7 @@ class Allocation(nn.Module):
         log_weights = log_weights.masked_fill(~real[:, None], IMPOSSIBLE)
         contexts = log_weights.softmax(-1) @ vectors
         mass = log_weights.exp().sum(-1)
+        mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)  # of a row's positions none is exactly 0
         return Allocated(contexts * wanted[..., None], mass * wanted)
 
 
@@ -73,48 +75,49 @@ class TargetPlan(NamedTuple):
     lengths: Tensor  # (B,)
     contexts: Tensor  # (B, P, D) c; zeros past a row's positions, here and below
     drafts: Tensor  # (B, P, D) n
-    weights: Tensor  # (B, P) min(1, mass / θ)
+    mass: Tensor  # (B, P); positive at a row's positions
 
 
-class Branches(nn.Module):
-    """Vectors for P_AR and P_NAR at every position, up to the readout.
+class ParallelBranch(nn.Module):
+    """Vectors for P_NAR at every position, up to the readout, from the source only.
 
     c_t, mass_t = allocation of the source m to the positions
-    n = BiLSTM(c_1 … c_P)                                                               source only
-    h_t = GRU([e(y_{t−1}); c_t], h_{t−1}),    α_t = softmax_n(h_t · m_n),
-    a_t = tanh(W [Σ_n α_tn m_n; h_t])                                                   y_<t and source
+    n = norm(BiLSTM(c_1 … c_P))
     """
 
-    def __init__(self, width: int, layers: int, *, min_mass: float, dropout: float) -> None:
+    def __init__(self, width: int, layers: int, *, dropout: float) -> None:
         super().__init__()
-        self.min_mass = min_mass
         self.allocation = Allocation(width)
-        self.drafter = RecurrentEncoder("lstm", layers, width, bidirectional=True, dropout=dropout)
-        self.decoder = nn.ModuleList(GRU(2 * width if not layer else width, width) for layer in range(layers))
-        self.combine = nn.Linear(2 * width, width)
+        self.lstm = RecurrentEncoder("lstm", layers, width, bidirectional=True, dropout=dropout)
         self.dropout = VariationalDropout(dropout)
 
     def plan(self, source: Tensor, lengths: Tensor, counts: Tensor) -> TargetPlan:
         """The plan for source vectors (B, S, D), with `counts` (B,) target positions per row."""
         wanted = length_mask(counts, int(counts.max()))
         contexts, mass = self.allocation(source, length_mask(lengths, source.shape[1]), wanted)
-        drafts = self.drafter(self.dropout(contexts.transpose(0, 1)), counts).outputs.transpose(0, 1)
-        weights = (mass / self.min_mass).clamp(max=1) if self.min_mass else wanted.to(mass)
-        return TargetPlan(source, lengths, contexts, drafts, weights)
+        drafts = rms_norm(self.lstm(self.dropout(contexts.transpose(0, 1)), counts).outputs.transpose(0, 1))
+        return TargetPlan(source, lengths, contexts, drafts, mass)
 
-    def decode(
-        self, embedded: Tensor, contexts: Tensor, states: tuple[LayerState, ...]
-    ) -> tuple[Tensor, tuple[LayerState, ...]]:
-        """Hidden vectors and states of the GRU after tokens (B, K, D), each with the context (B, K, D) of the next."""
-        values = torch.cat([embedded, contexts], -1).transpose(0, 1)  # (K, B, 2D): time first
-        after = []
-        for layer, before in zip(cast(Iterable[GRU], self.decoder), states, strict=True):
-            values, state = layer(self.dropout(values), before)
-            after.append(state)
-        return values.transpose(0, 1), tuple(after)
 
-    def cross_attend(self, hidden: Tensor, source: Tensor, lengths: Tensor) -> Tensor:
-        """From h (B, K, D) to a (B, K, D), by attention over source vectors (B, S, D)."""
-        context = single_head_attention(source, lengths)(hidden[:, None])[:, 0]
-        attended = self.combine(torch.cat([context, hidden], -1)).tanh()
-        return cast(Tensor, self.dropout(attended.transpose(0, 1))).transpose(0, 1)  # dropout takes time first
+class RecurrentBlock(nn.Module):
+    """A block of the autoregressive branch: a GRU with attention, and an MLP, each with a residual connection.
+
+        g = x + GRU(norm(x))        h = g + Attention(norm(g))        x' = h + MLP(norm(h))
+
+    Compare Merity (2019), whose language model is such a stack of LSTMs with attention, and Chen et al. (2018), who
+    decode translations by recurrent layers that attend to a Transformer encoder.
+    """
+
+    def __init__(self, width: int, attention: nn.Module, *, mlp_ratio: int, dropout: float) -> None:
+        super().__init__()
+        self.gru = GRU(width, width)
+        self.attention = attention
+        self.mlp = SquaredReluMLP(width, mlp_ratio * width, width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, state: LayerState, attend: Callable[[Tensor], Tensor]) -> tuple[Tensor, LayerState]:
+        """(B, K, D) and the state of the GRU to the same; `attend` applies the attention of the block."""
+        hidden, after = self.gru(rms_norm(x).transpose(0, 1), state)  # time first
+        x = x + self.dropout(hidden.transpose(0, 1))
+        x = x + self.dropout(attend(rms_norm(x)))
+        return x + self.dropout(self.mlp(rms_norm(x))), after

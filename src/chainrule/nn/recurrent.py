@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chainrule.kernels.program import SIGMOID, TANH, ProgramBuilder, Vector
-from chainrule.nn.bptt import CoupledLSTM, InputResetGRU, PeepholeLSTM
+from chainrule.nn.bptt import CoupledLSTM, InputResetGRU, PeepholeLSTM, ResetGRU
 from chainrule.nn.dropout import apply_dropout
 
 LayerState: TypeAlias = tuple[Tensor, ...]
@@ -324,8 +324,10 @@ class GRU(RecurrentLayer):
 
     def unroll(self, inputs: Tensor, state: LayerState, recurrent_weight: Tensor) -> tuple[Tensor, LayerState]:
         (hidden,) = state
-        outputs, last = torch.gru(inputs, hidden[None], *self._fused(recurrent_weight))
-        return outputs, (last[0],)
+        outputs = ResetGRU.apply(  # type: ignore[no-untyped-call]
+            inputs, hidden, self.input_weight, recurrent_weight, self.bias
+        )
+        return outputs, (outputs[-1].clone(),)
 
 
 class GRUInputReset(RecurrentLayer):

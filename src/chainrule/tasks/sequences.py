@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, final
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, final
 
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus, Report
@@ -17,6 +17,7 @@ from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
 from chainrule.metrics import score_rows
 from chainrule.tasks.base import Run, TokenizerRun
+from chainrule.tasks.gamma import with_gamma
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest, TextToken, TokenScores
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
@@ -48,6 +49,13 @@ class TokenRun(TokenizerRun[TextModelT_co]):
                 "predict a next one; give a run of an autoregressive family, such as transformer"
             )
         return self.model
+
+    def with_gamma(self, gamma: float | None) -> Self:
+        """The run of a hybrid with a fixed γ: 0 is the autoregressive branch, 1 the non-autoregressive one.
+
+        At γ = 1 all positions of a target, or of a chunk of text, are generated in one pass. None: γ as trained.
+        """
+        return with_gamma(self, gamma)
 
     def score(
         self,

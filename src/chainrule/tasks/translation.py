@@ -27,6 +27,7 @@ from chainrule.data.source import Normalisation, normalisation_of
 from chainrule.data.text import read_all_lines
 from chainrule.decoding import Alignment, Search, TranslatedText, Translator
 from chainrule.decoding.drafts import Drafter, LookaheadDrafter, ModelDrafter
+from chainrule.decoding.one_pass import decodes_in_one_pass
 from chainrule.decoding.translation import decoding_budget
 from chainrule.decoding.translator import BUFFERED_LINES, MAX_SOURCE_TOKENS
 from chainrule.errors import ConfigError, DecodingError, MissingExtra, RunError
@@ -186,6 +187,8 @@ class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel]):
         if isinstance(self.model, ParallelModel):
             budget = decoding_budget(self.model, search)
             return f"in parallel: passes {budget.passes}, lengths {budget.lengths}"
+        if decodes_in_one_pass(self.model):
+            return "in one pass"
         return f"beam {search.beam}, length penalty {search.length_penalty:g}"
 
     def align(self, source: str, target: str | None = None, *, beam: int = 5) -> Alignment:

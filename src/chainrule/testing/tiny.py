@@ -26,7 +26,7 @@ _FAT = {
     "max_distance": 2,
     "context": 16,
 }
-_HYBRID = {"layers": 1, "width": 6}
+_HYBRID = {"layers": 1, "width": 8, "heads": 2}
 _PIXELS = {"layers": 3, "width": 6, "first_kernel": 3}
 _VIT = {"patch": 2, "layers": 2, "width": 8, "heads": 2}
 _CLASSIFIER = {"embedding": 5, "heads": 2, "attention_width": 3, "hidden": 4}
@@ -114,7 +114,7 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "attentive_conv": {"encoder": "attentive_conv", "embedding": 8, "width": 6, "encoder_context": 16},
     },
     "hybrid_language": {
-        "gated": {**_HYBRID, "chunk": 4},
+        "gated": {**_HYBRID, "chunk": 4, "window": 3},
         "learned": {**_HYBRID, "gate": "learned", "layers": 2, "chunk": 1},
         "fixed": {**_HYBRID, "gate": "fixed", "gamma": 0.7, "chunk": 5, "tied": False},
     },

@@ -1,0 +1,61 @@
+"""Causal self-attention over the last W tokens, with a cache of fixed size: for models of unlimited context.
+
+Shape letters: B rows, H heads, K new tokens, W window, N blocks of L ≤ W tokens, D width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+STEEPEST = 8.0  # the smallest slope is 2⁻⁸
+
+
+def window_bias(positions: Tensor, count: int, *, window: int, heads: int, dtype: torch.dtype) -> Tensor:
+    """Bias (B or 1, N, H, L, W + L) on the scores of `count` new tokens over the cached and new ones.
+
+    A token attends to itself and to the W before it; the score decreases with the distance, with a slope for each head
+    (ALiBi: Press et al., 2022). Rows have read `positions` (B,) tokens, so the first entries of the cache of a short
+    text are not tokens. New tokens are in N blocks of L, each with the W tokens before it.
+    """
+    block, device = min(count, window), positions.device
+    keys = torch.arange(window + block, device=device)
+    distance = torch.arange(window, window + block, device=device)[:, None] - keys  # (L, W + L)
+    slopes = torch.tensor([2 ** (-STEEPEST * (head + 1) / heads) for head in range(heads)], dtype=dtype, device=device)
+    bias = -slopes[:, None, None] * distance
+    bias = bias.masked_fill((distance < 0) | (distance > window), -math.inf)[None, None]
+    missing = window - positions  # (B,)
+    if int(missing.max()) <= 0:
+        return bias.expand(1, -(-count // block), -1, -1, -1)
+    starts = torch.arange(0, count, block, device=device)[:, None] + keys  # (N, W + L)
+    absent = starts < missing[:, None, None]
+    return bias.masked_fill(absent[:, :, None, None], -math.inf)
+
+
+class WindowAttention:
+    """New tokens attend to the cached ones and to each other; `keys` and `values` are then those of the last W."""
+
+    def __init__(self, keys: Tensor, values: Tensor, bias: Tensor) -> None:
+        self.keys, self.values = keys, values  # (B, H, W, D)
+        self.bias = bias
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(B, H, K, D) each to (B, H, K, D)."""
+        keys, values = torch.cat([self.keys, key], 2), torch.cat([self.values, value], 2)
+        count, (_, blocks, _, block, reach) = query.shape[2], self.bias.shape
+        self.keys, self.values = keys[:, :, count:], values[:, :, count:]
+        if blocks == 1:
+            return F.scaled_dot_product_attention(query, keys, values, self.bias[:, 0])
+        rows, heads, _, width = query.shape
+        extra = blocks * block - count
+        query, keys, values = (F.pad(part, (0, 0, 0, extra)) for part in (query, keys, values))
+        found = F.scaled_dot_product_attention(
+            query.reshape(rows, heads, blocks, block, width).transpose(1, 2),
+            keys.unfold(2, reach, block).mT.transpose(1, 2),
+            values.unfold(2, reach, block).mT.transpose(1, 2),
+            self.bias,
+        )  # (B, N, H, L, D)
+        return found.transpose(1, 2).flatten(2, 3)[:, :, :count]
