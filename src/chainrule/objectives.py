@@ -84,23 +84,39 @@ class BranchLikelihood(Objective, ReportsMetrics):
 
     The gradient of log P alone is split by the branches' posterior responsibilities. The branch that predicts better
     would get nearly all of it, and the other would not learn.
+
+    With a large vocabulary a second softmax costs as much as the rest of the model. So P₂ may be computed for a random
+    `share` of the predictions only; its loss is scaled up there, and elsewhere P is taken to be P₁.
     """
 
-    def __init__(self, weight: float, epsilon: float = 0.0) -> None:
+    def __init__(self, weight: float, epsilon: float = 0.0, share: float = 1.0) -> None:
         self.weight = weight  # λ
         self.epsilon = epsilon  # label smoothing
+        self.share = share
 
     def __call__(self, model: NeuralModel, hidden: Tensor, targets: Tensor) -> Tensor:
         assert isinstance(model, Branched)
-        branches = model.branch_log_probs(hidden)  # (2, N, V)
-        own = branches.gather(-1, targets.expand(2, -1)[..., None])  # (2, N, 1)
-        loss = -self._weighted(model, own, hidden)
-        if not self.epsilon:
-            return loss
-        return (1 - self.epsilon) * loss - self.epsilon / branches.shape[-1] * self._weighted(model, branches, hidden)
+        logits = model.branch_logits(hidden, 0)  # (N, V)
+        losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=self.epsilon)
+        chosen = torch.rand(len(targets), device=targets.device) < self.share  # (N,)
+        hidden, targets = hidden[chosen], targets[chosen]
+        branches = torch.stack([logits[chosen], model.branch_logits(hidden, 1)]).log_softmax(-1)  # (2, M, V)
+        second = self._loss(branches[1], targets) / self.share
+        return (
+            losses[~chosen].sum()
+            + self._mixture_loss(model, branches, hidden, targets)
+            + self.weight * (losses.sum() + second)
+        )
 
-    def _weighted(self, model: Branched, log_probs: Tensor, hidden: Tensor) -> Tensor:
-        return model.mix(log_probs, hidden).sum() + self.weight * log_probs.sum()
+    def _mixture_loss(self, model: Branched, branches: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
+        if self.epsilon:
+            return self._loss(model.mix(branches, hidden), targets)
+        return -model.mix(branches.gather(-1, targets.expand(2, -1)[..., None]), hidden).sum()
+
+    def _loss(self, log_probs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy with label smoothing of log-probabilities (M, V)."""
+        own = log_probs.gather(-1, targets[:, None]).sum()
+        return -own if not self.epsilon else -(1 - self.epsilon) * own - self.epsilon * log_probs.mean(-1).sum()
 
     def metrics(self, model: NeuralModel, hidden: Tensor) -> dict[str, float]:
         assert isinstance(model, Branched)

@@ -143,6 +143,19 @@ def test_the_training_loss_includes_that_of_each_branch(smoothing: float) -> Non
     assert metrics == {"gamma": pytest.approx(float(model.shares(hidden).detach().mean()))}
 
 
+def test_the_second_branch_may_be_trained_on_a_sample_of_the_predictions() -> None:
+    model, batch = translator(), pair(rows=40)
+    hidden, targets = model.hidden(batch).flatten(0, 1).detach(), batch.target.ids.flatten()
+    torch.manual_seed(0)
+    found = torch.stack([BranchLikelihood(0.5, 0.1, share=0.25)(model, hidden, targets) for _ in range(400)])
+    first, second = model.branch_log_probs(hidden)
+    near = [F.cross_entropy(one, targets, reduction="sum", label_smoothing=0.1) for one in (first, second)]
+    mixture = F.cross_entropy(model.readout(hidden), targets, reduction="sum", label_smoothing=0.1)
+    expected = 0.25 * mixture + 0.75 * near[0] + 0.5 * near[0] + 0.5 * near[1]
+    assert abs(found.mean() / expected - 1) < 0.01
+    assert found.std() > 0
+
+
 def learner(**settings: Any) -> Hybrid:
     torch.manual_seed(2)
     sizes = {"vocabulary": 12, "source_vocabulary": 12, "layers": 1, "width": 64, "dropout": 0.0}

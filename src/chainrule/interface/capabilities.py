@@ -75,6 +75,15 @@ class Branched(ABC):
     def branch_loss(self) -> float:
         """The weight of the loss of each branch, added to that of the mixture in training."""
 
+    @property
+    @abstractmethod
+    def branch_share(self) -> float:
+        """The share of predictions for which training computes the second branch."""
+
+    @abstractmethod
+    def branch_logits(self, hidden: Tensor, branch: int) -> Tensor:
+        """(..., D) to (..., V): logits of one branch, 0 or 1."""
+
     @abstractmethod
     def branch_log_probs(self, hidden: Tensor) -> Tensor:
         """(..., D) to (2, ..., V): log-probabilities of each branch."""

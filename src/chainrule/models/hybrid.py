@@ -50,6 +50,9 @@ class HybridSettings(ModelConfig):
         0.2, ge=0, le=1, description="γ, the weight of the non-autoregressive branch, or its initial value"
     )
     branch_loss: float = Field(0.5, ge=0, description="weight of each branch's own loss in training")
+    branch_share: float = Field(
+        0.25, gt=0, le=1, description="share of predictions on which training computes the non-autoregressive branch"
+    )
     min_mass: float = Field(0.1, ge=0, description="θ: γ is reduced at positions with less source mass than this")
     features: str | None = Field(None, description="folder of a pretrained BERT or GPT-2 that encodes the source")
     fine_tune: bool = Field(False, description="fine-tune the pretrained model")
@@ -129,12 +132,19 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
     def branch_loss(self) -> float:
         return self.config.branch_loss
 
+    @property
+    def branch_share(self) -> float:
+        return self.config.branch_share
+
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.tokens.tables()
 
     @torch.no_grad()
     def init_output_bias(self, log_frequencies: Tensor) -> None:
         self.tokens.bias.copy_(log_frequencies)
+
+    def branch_logits(self, hidden: Tensor, branch: int) -> Tensor:
+        return self.tokens.readout(self._parts(hidden)[branch])
 
     def branch_log_probs(self, hidden: Tensor) -> Tensor:
         """(..., 2D + 2) to (2, ..., V): log P_AR and log P_NAR."""

@@ -263,7 +263,7 @@ def _objective(settings: TrainConfig, unigrams: Noise, model: NeuralModel) -> Ob
         noise = unigrams if settings.noise == "unigram" else Noise.uniform(model.vocabulary)
         return NOISE_OBJECTIVES[settings.objective](noise, settings.noise_samples)
     if isinstance(model, Branched) and model.branch_loss:
-        return BranchLikelihood(model.branch_loss, settings.label_smoothing)
+        return BranchLikelihood(model.branch_loss, settings.label_smoothing, model.branch_share)
     return SmoothedLikelihood(settings.label_smoothing) if settings.label_smoothing else Likelihood()
 
 
