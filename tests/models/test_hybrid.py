@@ -316,10 +316,8 @@ def test_another_pretrained_model_or_vocabulary_is_refused(tmp_path: Path) -> No
     write_bert(tmp_path, seed=1)
     with pytest.raises(RunError, match="is not the one that this model was trained with"):
         Hybrid(HybridConfig.parse(settings))
-    with pytest.raises(ConfigError, match=rf"9 tokens, and the model in .* one of {PIECES}; .*huggingface:"):
-        translator(features=str(tmp_path))
-    with pytest.raises(ConfigError, match="chunk 16 is longer than the context of 15 tokens"):
-        language_model(vocabulary=PIECES, features=str(tmp_path), chunk=16)
+    with pytest.raises(ConfigError, match=rf"9 tokens, and the pretrained model one of {PIECES}; .*use_tokenizer"):
+        translator(features=str(tmp_path)).log_prob(pair())
 
 
 def test_bad_settings_are_refused_in_one_line() -> None:
@@ -327,3 +325,28 @@ def test_bad_settings_are_refused_in_one_line() -> None:
         translator(gate="learned", gamma=0)
     with pytest.raises(ConfigError, match="multiple of 2"):
         translator(width=7)
+
+
+@pytest.mark.parametrize(
+    ("family", "tokenizer"), [("hybrid", "chars"), ("hybrid", "words"), ("hybrid_language", "chars")]
+)
+def test_pretrained_features_work_with_any_tokenizer(tmp_path: Path, family: str, tokenizer: str) -> None:
+    write_bert(tmp_path / "bert")
+    data = tmp_path / ("text.txt" if family == "hybrid_language" else "pairs.tsv")
+    data.write_text("cat sat\tKatze sitzt\ndog sat\tHund sitzt\ncat\tKatze\ndog cat\tHund Katze\n" * 5)
+    run = chainrule.train(
+        family,
+        data=str(data),
+        tokenizer=tokenizer,
+        steps=2,
+        out=tmp_path / "run",
+        settings={
+            "model": {"width": 8, "layers": 1, "heads": 2, "features": str(tmp_path / "bert")},
+            "data": {"duplicates": "keep"} if family == "hybrid" else {},
+        },
+    )
+    text = (
+        {"text": "Hund sitzt", "source": "dog sat"} if family == "hybrid" else {"text": "dog sat\tHund sitzt, cat sat"}
+    )
+    again = chainrule.load(tmp_path / "run").score(**text).nats_per_token
+    assert again == pytest.approx(run.score(**text).nats_per_token)

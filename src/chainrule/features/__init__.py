@@ -1,6 +1,6 @@
 """Text features: hidden vectors of a pretrained BERT or GPT-2 in a local folder, and encoders of text."""
 
 from chainrule.features.extraction import extract
-from chainrule.features.pretrained import Pretrained
+from chainrule.features.pretrained import Pretrained, use_tokenizer
 
-__all__ = ["Pretrained", "extract"]
+__all__ = ["Pretrained", "extract", "use_tokenizer"]

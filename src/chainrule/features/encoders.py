@@ -180,7 +180,7 @@ class PretrainedTextEncoder(TextEncoder):
         return self.model.width
 
     @property
-    def context(self) -> int:
+    def context(self) -> int | None:
         return self.model.context
 
     def forward(self, texts: Sequences) -> Tensor:

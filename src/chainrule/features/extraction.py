@@ -31,6 +31,7 @@ def extract(folder: Path | str, texts: Iterable[str], *, cache: Path | None = No
     model = Pretrained.open(path)
     rows = [[*tokenizer.encode(text).tolist(), tokenizer.eos] for text in texts]
     longest = max((len(row) for row in rows), default=0)
+    assert model.context is not None  # the texts are tokenized by its own tokenizer
     if longest > model.context:
         raise DataError(
             f"a text of {longest} tokens exceeds the context of {model.context} of the model in {str(folder)!r}; "

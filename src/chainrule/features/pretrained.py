@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from chainrule.data.cache import fingerprint as cache_key
 from chainrule.errors import ConfigError, RunError
 from chainrule.features.folders import folder_fingerprint, read_config
+from chainrule.features.pooling import TokenAligner, pack_windows, pool_windows
 from chainrule.features.stored import StoredFeatures, TokenRow, store_features
 from chainrule.features.weights import read_pretrained
 from chainrule.nn.pretrained_encoders import BertEncoder, PretrainedEncoder
+from chainrule.tokenizers import Tokenizer
 from chainrule.tokenizers.huggingface import HuggingFace
 from chainrule.types import Progress, Sequences
 
@@ -26,19 +29,28 @@ class Pretrained(nn.Module):
         m_1 … m_N = model(first, s_1, …, s_N), without that of the first token
 
     The tokens are those of the pretrained model's own tokenizer, preceded by [CLS] or the begin-of-text token. An id
-    outside its vocabulary (our BOS) is replaced by that token. A BERT is bidirectional, a GPT-2 causal; the target is
-    never an input.
+    outside its vocabulary (our BOS) is replaced by that token. If the source has another tokenizer (`use_tokenizer`),
+    its text is tokenized again, and the vectors are pooled onto its tokens (`features.pooling`). A BERT is
+    bidirectional, a GPT-2 causal; the target is never an input.
 
     If frozen, the weights are not parameters: they are neither optimized nor saved in checkpoints. They stay in their
     folder, and `fingerprint` identifies them.
     """
 
     def __init__(
-        self, encoder: PretrainedEncoder, *, pieces: int, first: int, fingerprint: str, fine_tune: bool = False
+        self,
+        encoder: PretrainedEncoder,
+        *,
+        tokenizer: HuggingFace,
+        first: int,
+        fingerprint: str,
+        fine_tune: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.pieces = pieces  # vocabulary of the tokenizer, at most that of the model
+        self.tokenizer = tokenizer  # its vocabulary is at most that of the model
+        self.vocabulary = tokenizer.vocabulary  # of the sources
+        self.aligner: TokenAligner | None = None  # of sources with another tokenizer
         self.first = first
         self.fingerprint = fingerprint
         self.fine_tune = fine_tune
@@ -60,7 +72,7 @@ class Pretrained(nn.Module):
             )
         return cls(
             encoder,
-            pieces=tokenizer.vocabulary,
+            tokenizer=tokenizer,
             first=_first_token(path, encoder, tokenizer),
             fingerprint=folder_fingerprint(path),
             fine_tune=fine_tune,
@@ -70,13 +82,9 @@ class Pretrained(nn.Module):
     def open_matching(
         cls, folder: Path | str, *, vocabulary: int, fine_tune: bool = False, fingerprint: str | None = None
     ) -> Self:
-        """`open`, with checks that the vocabulary and the fingerprint match those of the model that uses it."""
+        """`open` for sources of a vocabulary, with a check that the model is that of the fingerprint."""
         opened = cls.open(folder, fine_tune=fine_tune)
-        if opened.pieces != vocabulary:
-            raise ConfigError(
-                f"the source has a vocabulary of {vocabulary} tokens, and the model in {str(folder)!r} one of "
-                f"{opened.pieces}; use the tokenizer of the pretrained model, huggingface:{folder}"
-            )
+        opened.vocabulary = vocabulary
         if fingerprint is not None and fingerprint != opened.fingerprint and not fine_tune:
             raise RunError(
                 f"the pretrained model in {str(folder)!r} is not the one that this model was trained with; "
@@ -95,9 +103,26 @@ class Pretrained(nn.Module):
         return self.encoder.shape.width
 
     @property
-    def context(self) -> int:
-        """Maximum source length: all positions but that of the first token."""
+    def context(self) -> int | None:
+        """Maximum source length: all positions but that of the first token; None with another tokenizer.
+
+        Then a source that is too long for the model is read in parts.
+        """
+        return self._positions if self.aligner is None else None
+
+    @property
+    def _positions(self) -> int:
         return self.encoder.shape.context - 1
+
+    def use_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Sources will be ids of this tokenizer."""
+        same = isinstance(tokenizer, HuggingFace) and tokenizer.to_json() == self.tokenizer.to_json()
+        if self.separator is not None and not same:
+            raise ConfigError(
+                "pairs of texts are separated by a token of the pretrained model, so its own tokenizer must be used; "
+                "give --tokenizer huggingface:PATH with the folder of model.features"
+            )
+        self.aligner = None if same else TokenAligner(self.tokenizer, tokenizer)
 
     def precompute(
         self, sources: Iterable[TokenRow], *, cache: Path | None = None, progress: Progress | None = None
@@ -105,8 +130,12 @@ class Pretrained(nn.Module):
         """Compute the vectors of sources, or load them from the cache; `forward` uses them from then on."""
         if self.fine_tune:
             raise RunError("vectors of a fine-tuned model cannot be precomputed; set fine_tune=false")
-        kind = "" if self.separator is None else f" with token types after {self.separator}"
-        self.stored = store_features(self, self.fingerprint + kind, self.width, sources, cache=cache, progress=progress)
+        identity = self.fingerprint
+        if self.separator is not None:
+            identity += f" with token types after {self.separator}"
+        if self.aligner is not None:
+            identity = cache_key(identity, self.aligner.other.kind, self.aligner.other.to_json())
+        self.stored = store_features(self, identity, self.width, sources, cache=cache, progress=progress)
         return self.stored
 
     def forward(self, source: Sequences) -> Tensor:
@@ -115,7 +144,14 @@ class Pretrained(nn.Module):
         if known is not None:
             return known.to(self.encoder.positions)
         with torch.set_grad_enabled(self.fine_tune and torch.is_grad_enabled()):
-            ids = source.ids.masked_fill(~source.mask | (source.ids >= self.pieces), self.first)
+            if self.aligner is not None:
+                return self._pooled(source, self.aligner)
+            if self.vocabulary != self.tokenizer.vocabulary:
+                raise ConfigError(
+                    f"the source has a vocabulary of {self.vocabulary} tokens, and the pretrained model one of "
+                    f"{self.tokenizer.vocabulary}; name the tokenizer of the source with `use_tokenizer`"
+                )
+            ids = source.ids.masked_fill(~source.mask | (source.ids >= self.vocabulary), self.first)
             first = ids.new_full((len(ids), 1), self.first)
             inputs = torch.cat([first, ids], dim=1)
             vectors: Tensor = self.encoder(inputs, source.lengths + 1, *self._token_types(inputs))
@@ -127,6 +163,20 @@ class Pretrained(nn.Module):
             return ()
         edges = (inputs == self.separator).long()
         return ((edges.cumsum(1) - edges > 0).long(),)
+
+    def _pooled(self, source: Sequences, aligner: TokenAligner) -> Tensor:
+        rows = zip(source.ids.tolist(), source.lengths.tolist(), strict=True)
+        alignments = [aligner.align(tuple(ids[:length])) for ids, length in rows]
+        windows = Sequences.pack(pack_windows(alignments, self.first, self._positions), source.ids.device)
+        vectors = self.encoder(windows.ids.masked_fill(~windows.mask, self.first), windows.lengths)
+        return pool_windows(alignments, vectors, self._positions, source.ids.shape[1])
+
+
+def use_tokenizer(model: nn.Module, read: Callable[[], Tokenizer]) -> None:
+    """Name the tokenizer of the sources, which `read` returns, to every pretrained part of a model."""
+    for part in model.modules():
+        if isinstance(part, Pretrained):
+            part.use_tokenizer(read())
 
 
 def freeze(module: nn.Module) -> None:

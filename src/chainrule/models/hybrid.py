@@ -286,7 +286,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         return CrossAttention(self.config.attention)
 
     @property
-    def source_context(self) -> int:
+    def source_context(self) -> int | None:
         return self.config.context if self.pretrained is None else self.pretrained.context
 
     def encode(self, source: Sequences) -> Tensor:
@@ -296,8 +296,8 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
     def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
         """Compute the frozen features of the training sources once and cache them on disk."""
         if self.pretrained is not None and not self.pretrained.fine_tune:
-            fitting = (source for source, _ in train if len(source) <= self.pretrained.context)
-            self.pretrained.precompute(fitting)
+            limit = self.pretrained.context
+            self.pretrained.precompute(source for source, _ in train if limit is None or len(source) <= limit)
 
     def attention_maps(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)

@@ -10,7 +10,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.errors import ConfigError
 from chainrule.interface.base import Advance
 from chainrule.interface.capabilities import Lookahead
 from chainrule.models.hybrid import HybridModel, HybridSettings
@@ -87,11 +86,6 @@ class HybridLanguage(HybridModel):
     def __init__(self, config: HybridLanguageConfig) -> None:
         tokens = TokenTable(config.vocabulary, config.width, tied=config.tied)
         super().__init__(config, tokens, source_vocabulary=config.vocabulary)
-        if self.pretrained is not None and config.chunk > self.pretrained.context:
-            raise ConfigError(
-                f"chunk {config.chunk} is longer than the context of {self.pretrained.context} tokens of the model in "
-                f"{config.features!r}; lower it"
-            )
 
     @property
     def segment(self) -> int:

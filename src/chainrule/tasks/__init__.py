@@ -12,6 +12,7 @@ from typing import Any, overload
 from chainrule.config import DataConfig, RunConfig
 from chainrule.errors import ConfigError, nearest
 from chainrule.families import Registry, build, family
+from chainrule.features import use_tokenizer
 from chainrule.interface.base import Model
 from chainrule.tasks.base import Run, RunT, Task, TrainingData, choose_device, parameters, require
 from chainrule.training.checkpoint import RunFolder
@@ -93,6 +94,7 @@ def load(path: str | Path, kind: type[Run] = Run, *, device: str = "auto", check
     config = folder.config()
     model = build(config.family, config.model)
     folder.read_weights(model, checkpoint)
+    use_tokenizer(model, folder.input_tokenizer)
     return require(run_of(folder, config, model.to(choose_device(device))), kind)
 
 

@@ -30,6 +30,7 @@ from chainrule.evaluation.likelihood import protocol_for, score
 from chainrule.evaluation.verify import Finding, verify
 from chainrule.evaluation.verify_parallel import verify_parallel
 from chainrule.families import build
+from chainrule.features import use_tokenizer
 from chainrule.interface.base import AutoregressiveModel, CountModel, Model, NeuralModel, Trainable
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
@@ -213,6 +214,7 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
                 "data": self.data_settings(config.data),
             }
         )
+        use_tokenizer(model, lambda: self.source_tokenizer or self.tokenizer)
         model = model.to(device)
         data = self.reversed() if is_right_to_left(model) else self
         outcome = None

@@ -129,6 +129,11 @@ class HuggingFace(Tokenizer):
     def _encode(self, text: str) -> Ids:
         return np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.int32)
 
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text, and the first character and the end of each token in it."""
+        found = self._library.encode(text, add_special_tokens=False)
+        return list(found.ids), list(found.offsets)
+
     def _pieces(self, ids: Sequence[int]) -> list[str]:
         if self._byte_level:
             return decode_bytes([self._surfaces[index] for index in ids])

@@ -128,6 +128,10 @@ class RunFolder:
         self.checksums.require("source_tokenizer.json")
         return _load_tokenizer(self.path / "source_tokenizer.json")
 
+    def input_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of what the model reads: the source, if it has one."""
+        return self.source_tokenizer() if (self.path / "source_tokenizer.json").exists() else self.tokenizer()
+
     # Weights
 
     def write_weights(self, model: nn.Module) -> None:
