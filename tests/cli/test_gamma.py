@@ -17,11 +17,17 @@ from tests.conftest import Command
 __all__ = ["lines"]
 
 
-@pytest.fixture
-def text_run(chainrule: Command, text_file: Path, tmp_path: Path) -> Path:
-    words = ("train", "hybrid_language", "--data", text_file, "--steps", 3, "--set", "model.width=8")
-    assert chainrule(*words, "--set", "model.layers=1", "--out", tmp_path / "chunks").code == 0
-    return tmp_path / "chunks"
+TEXT = "the cat sat on the mat and the dog sat on the log\n" * 60
+
+
+@pytest.fixture(scope="module")
+def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gamma")
+    (folder / "text.txt").write_text(TEXT)
+    sizes = {"width": 16, "layers": 1}
+    data, out = str(folder / "text.txt"), folder / "chunks"
+    package.train("hybrid_language", data=data, steps=60, out=out, scored=False, settings={"model": sizes})
+    return out
 
 
 @pytest.fixture
