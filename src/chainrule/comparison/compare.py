@@ -17,7 +17,7 @@ import torch
 
 from chainrule.comparison.analysis import analyse, by_position, count_words, recommend
 from chainrule.comparison.folder import TEST, ComparisonFolder
-from chainrule.comparison.measuring import common_prefix, fit_notes, measure_rows, scoring_protocol
+from chainrule.comparison.measuring import common_prefix, fit_notes, measure_rows, prepare_decoding, scoring_protocol
 from chainrule.comparison.mixture import MIXTURE, fit_mixtures
 from chainrule.comparison.plan import ComparisonPlan, Job, chosen_families, chosen_settings, make_plan, split_config
 from chainrule.comparison.progress import ComparisonListener, shows_progress
@@ -141,6 +141,7 @@ class Comparison:
         if task.tokenizer is not None:
             self.word_counts = background.submit(count_words, task.train.tokens, task.tokenizer)
         background.submit(importlib.import_module, COMPILER)
+        background.submit(prepare_decoding)
         background.shutdown(wait=False)
 
     def keep_time(self) -> None:

@@ -19,6 +19,7 @@ from chainrule.data.corpus import Corpus
 from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.decoding import Sampling, stream_tokens
 from chainrule.evaluation.likelihood import Surprisals, summarise
+from chainrule.families import build
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.tasks.sequences import ComparisonData, SequenceRun, SpeedPrompt
 
@@ -112,6 +113,14 @@ def decoding_speed(
         return (generated - warm_up) / (time.perf_counter() - began)
     finally:
         torch.set_num_threads(before)
+
+
+def prepare_decoding() -> None:
+    """Load what decoding needs, and compile it if this machine has not done so yet."""
+    model = build("finite_memory", {"vocabulary": 4, "width": 8, "layers": 1}).eval()
+    assert isinstance(model, AutoregressiveModel)
+    for _ in stream_tokens(model, [[]], length=2, sampling=Sampling(), seeds=[0]):
+        pass
 
 
 def part_weights(run: SequenceRun) -> dict[str, float]:
