@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-versions test-slow check format bench docs clean
+.PHONY: demo test test-versions test-slow check format bench experiments docs clean
 
 demo: .venv/ready  ## an n-gram model in seconds, then every family compared: at most three minutes
 	$(BIN)/python examples/demo.py
@@ -37,6 +37,9 @@ bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
 	$(BIN)/python benchmarks/pixelcnn.py --threads 1
 	$(BIN)/python benchmarks/noise.py --threads 1
 	$(BIN)/python benchmarks/beam.py --threads 1
+
+experiments: .venv/ready-dev  ## what the source notes claim, put to the test: docs/claims/; at most 30 minutes each, needs CHAINRULE_DATA
+	for file in experiments/[0-9]*.py; do $(BIN)/python $$file || exit 1; done
 
 docs: .venv/ready-dev  ## the manual, in site/
 	PYTHONPATH=docsite $(BIN)/zensical build --strict --clean

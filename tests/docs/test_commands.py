@@ -35,7 +35,9 @@ NOT_RUN = {
     ". .venv/bin/activate": "makes an environment",
     "pip install": "installs packages",
     "make demo": "takes minutes; examples/demo.py has a test of its own",
+    "make experiments": "takes hours; tests/experiments runs them on built-in data",
     "python benchmarks/": "a benchmark, run by make bench",
+    "python experiments/": "tested in tests/experiments",
     "python examples/screenshot.py": "needs a browser and makes pictures for the README",
 }
 # Runs that the manual reads and no command of it writes, by their commands.

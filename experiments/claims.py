@@ -1,0 +1,269 @@
+"""What the experiments share: intervals, verdicts computed from them, and the page that reports both.
+
+    python experiments/claims.py    # docs/claims/index.md from the results beside it
+
+A claim is tested in one or several cases. Each case has an advantage, a number that is positive if the claim is right,
+with its 95 % interval; the claim holds in a case if the whole interval is above zero. The verdict follows:
+
+    held                    in every case
+    held only where …       in the cases named
+    did not hold            in none
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chainrule.errors import MissingExtra
+from chainrule.files import write_whole
+from chainrule.reports.formatting import listed
+from chainrule.reports.page import provenance
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "claims"
+RESAMPLES = 2000
+NOT_RUN = "not run yet"
+
+
+class Interval(NamedTuple):
+    """An estimate with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+    def minus(self, constant: float) -> Interval:
+        return Interval(*(number - constant for number in self))
+
+
+def exact(value: float) -> Interval:
+    """A number without uncertainty, such as a count of parameters."""
+    return Interval(value, value, value)
+
+
+def mean_interval(values: Sequence[float] | np.ndarray, *, seed: int = 0) -> Interval:
+    """The mean of independent values, with its interval by the percentile bootstrap."""
+    data = np.asarray(values, np.float64)
+    draws = np.random.default_rng(seed).integers(len(data), size=(RESAMPLES, len(data)))
+    low, high = np.quantile(data[draws].mean(1), (0.025, 0.975))
+    return Interval(float(data.mean()), float(low), float(high))
+
+
+def difference(first: Interval, second: Interval) -> Interval:
+    """The difference of two independent estimates, with normal intervals combined in quadrature."""
+    value = first.value - second.value
+    low = ((first.value - first.low) ** 2 + (second.high - second.value) ** 2) ** 0.5
+    high = ((first.high - first.value) ** 2 + (second.value - second.low) ** 2) ** 0.5
+    return Interval(value, value - low, value + high)
+
+
+# Verdicts
+
+
+class Case(NamedTuple):
+    """One test of a claim: where, and by how much it is right."""
+
+    where: str  # completes "held only where …"
+    advantage: Interval
+    unit: str
+
+    @property
+    def holds(self) -> bool:
+        return self.advantage.low > 0
+
+
+class Verdict(NamedTuple):
+    """The outcome of all cases of a claim."""
+
+    claim: str
+    verdict: str
+    evidence: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.claim}: **{self.verdict}** ({self.evidence})."
+
+
+def judge(claim: str, cases: Sequence[Case]) -> Verdict:
+    """The verdict on a claim, in one sentence with its numbers."""
+    where = [case.where for case in cases if case.holds]
+    partly = f"held only where {listed(where)}" if where else "did not hold"
+    verdict = "held" if len(where) == len(cases) else partly
+    return Verdict(claim, verdict, "; ".join(f"{case.where}: {case.advantage} {case.unit}" for case in cases))
+
+
+# Pages
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of named columns."""
+
+    title: str
+    rows: Sequence[Mapping[str, object]]
+
+    def markdown(self) -> str:
+        names = list(self.rows[0])
+        lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+        lines += [f"| {' | '.join(_cell(row[name]) for name in names)} |" for row in self.rows]
+        return f"## {self.title}\n\n" + "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class Series(NamedTuple):
+    """A line of a plot; `bounds` are the lower and upper ends of its intervals."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    bounds: tuple[Sequence[float], Sequence[float]] | None = None
+
+    @classmethod
+    def of(cls, points: Mapping[int, Interval] | Mapping[float, Interval]) -> Series:
+        values, lows, highs = zip(*points.values(), strict=True)
+        return cls(list(points), values, (lows, highs))
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Series over a common axis, written as SVG."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    series: Mapping[str, Series]
+    log_x: bool = False
+    log_y: bool = False
+
+    def write(self, file: Path) -> None:
+        try:
+            import matplotlib
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise MissingExtra("plotting an experiment", "plots") from None
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": self.name}):
+            figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+            axes = figure.subplots()
+            for label, line in self.series.items():
+                [drawn] = axes.plot(line.x, line.y, "o-", markersize=3.5, linewidth=1.4, label=label)
+                if line.bounds is not None:
+                    axes.fill_between(line.x, *line.bounds, color=drawn.get_color(), alpha=0.15, linewidth=0)
+            if self.log_x:
+                axes.set_xscale("log", base=2)
+            if self.log_y:
+                axes.set_yscale("log")
+            axes.set(xlabel=self.x, ylabel=self.y)
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False, fontsize=8)
+            figure.savefig(file, format="svg", metadata={"Date": None})
+        write_whole(file, re.sub(r"[ \t]+$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+
+@dataclass
+class Page:
+    """The report of one experiment: verdicts first, then the tables and plots that they were computed from."""
+
+    name: str  # of its files, such as 004-families
+    title: str
+    script: str
+    setting: dict[str, str]  # how it was run: budget, data, seed, …
+    verdicts: list[Verdict] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # parts of the experiment that this run did not include
+
+    def write(self, folder: Path) -> Path:
+        """Write NAME.md, its plots and NAME.json, then the index."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for plot in self.plots:
+            plot.write(folder / f"{self.name}-{plot.name}.svg")
+        made = {**self.setting, **provenance()}
+        values = {"title": self.title, "setting": made, "left_out": self.left_out}
+        verdicts = [{**one._asdict(), "sentence": one.sentence} for one in self.verdicts]
+        write_whole(folder / f"{self.name}.json", json.dumps({**values, "verdicts": verdicts}, indent=1) + "\n")
+        page = folder / f"{self.name}.md"
+        write_whole(page, self._markdown(made))
+        write_index(folder)
+        return page
+
+    def _markdown(self, made: Mapping[str, str]) -> str:
+        parts = [f"# {self.title}", "\n".join(f"- {one.sentence}" for one in self.verdicts)]
+        if self.left_out:
+            parts.append(f"Not part of this run: {listed(self.left_out)}; {NOT_RUN}.")
+        parts.append(_explained(self.script))
+        parts += [table.markdown() for table in self.tables]
+        parts += [f"## {plot.title}\n\n![{plot.title}]({self.name}-{plot.name}.svg)" for plot in self.plots]
+        parts.append("## How it was run\n\n" + "\n".join(f"- {name}: {value}" for name, value in made.items()))
+        return "\n\n".join(parts) + "\n"
+
+
+def _explained(script: str) -> str:
+    """What a script says about itself: its docstring without the first line and the commands."""
+    text = ast.get_docstring(ast.parse((ROOT / "experiments" / script).read_text(encoding="utf-8"))) or ""
+    return "\n\n".join(part for part in text.split("\n\n")[1:] if not part.startswith("    "))
+
+
+# The index
+
+INDEX = """# Claims
+
+What the source notes of this project say about their models, put to the test. Each experiment is one file in
+`experiments/` that trains the models, measures them with 95 % intervals on a seed that no default was chosen with, and
+computes the verdicts below from these numbers: a claim *held* if the whole interval of its advantage is above zero in
+every case, *held only where* it is in some, and *did not hold* otherwise.
+
+```bash
+make experiments                                 # all, at most 30 minutes each; CHAINRULE_DATA names the data
+python experiments/004_families.py --minutes 10  # one, with less time
+python experiments/004_families.py --quick       # seconds, on built-in data: shows that it runs, and nothing else
+```
+
+A page is written by its experiment, this one by all of them; nothing on them is edited by hand. The sets of data
+are those of CONTRIBUTING.md; plots need the extra `plots`, BLEU the extra `translation`.
+"""
+
+
+def experiments() -> dict[str, Path]:
+    """Page names and scripts of all experiments: 004_families.py writes 004-families.md."""
+    scripts = sorted((ROOT / "experiments").glob("[0-9]*.py"))
+    return {script.stem.replace("_", "-"): script for script in scripts}
+
+
+def write_index(folder: Path) -> None:
+    """Write the verdicts of all experiments into index.md; one without results gets a page that says so."""
+    parts = [INDEX]
+    for name, script in experiments().items():
+        file = folder / f"{name}.json"
+        title = (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").split("\n")[0].rstrip(".")
+        if not file.exists():
+            parts.append(f"## {title}\n\n[{name}]({name}.md): **{NOT_RUN}**.\n")
+            stub = f"# {title}\n\n**Not run yet.** `python experiments/{script.name}` writes this page.\n\n"
+            write_whole(folder / f"{name}.md", stub + _explained(script.name) + "\n")
+            continue
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        lines = [f"- {one['claim']}: **{one['verdict']}**" for one in found["verdicts"]]
+        lines += [f"- {part}: **{NOT_RUN}**" for part in found["left_out"]]
+        budget = f"[{name}]({name}.md), {found['setting']['budget']}:"
+        parts.append(f"## {found['title']}\n\n{budget}\n\n" + "\n".join(lines) + "\n")
+    write_whole(folder / "index.md", "\n".join(parts))
+
+
+if __name__ == "__main__":
+    write_index(PAGES)
