@@ -86,7 +86,7 @@ def test_text_beyond_a_finite_memory_saves_nothing() -> None:
     torch.manual_seed(0)
     model = build("finite_memory", {"vocabulary": 11, "memory": 4, "width": 8, "layers": 1})
     tokens = np.random.default_rng(0).integers(11, size=400).astype(np.uint8)
-    corpus = Corpus(tokens, None, bytes=400, characters=400, words=80, unknown=0, fingerprint="")
+    corpus = Corpus(tokens=tokens, offsets=None, bytes=400, characters=400, words=80, unknown=0, fingerprint="")
     nats = measuring.nats_by_context(model, corpus, (1, 2, 4, 8), rows=50, seed=0)
     np.testing.assert_allclose(nats[4], nats[8], rtol=1e-5)
     assert np.abs(nats[2] - nats[4]).max() > 1e-4
