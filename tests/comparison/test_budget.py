@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from chainrule.cli.compare import show
-from chainrule.comparison.compare import compare, time_left
+from chainrule.comparison.compare import compare
 from chainrule.comparison.folder import ComparisonFolder
 from chainrule.comparison.measuring import common_prefix
 from chainrule.comparison.mixture import score_variants
 from chainrule.comparison.plan import Job
 from chainrule.comparison.runner import JobRunner
+from chainrule.comparison.running import time_left
 from chainrule.comparison.schedule import Schedule, Trial, feasible, make_schedule
 from chainrule.compose.ensemble import Ensemble
 from chainrule.compose.fit import collect, fit_to
@@ -113,7 +114,7 @@ def test_families_share_what_is_left_and_are_left_out_when_nothing_is(tmp_path):
     now = [0.0]
     names = ["ngram", "recurrent", "gpt", "causal_conv"]
     plan = SimpleNamespace(
-        jobs=[Job(family=name) for name in names], workers=1, schedule=Schedule(training=8, after=20)
+        jobs=[Job(name=name, family=name) for name in names], workers=1, schedule=Schedule(training=8, after=20)
     )
     deadline = Deadline(50.0, lambda: now[0])
     runner = JobRunner(ComparisonFolder(tmp_path), plan, None, lambda *_: None, deadline)

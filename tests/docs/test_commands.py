@@ -47,6 +47,7 @@ RUNS = {
     "runs/small": "chainrule train finite_memory --data my.txt --out runs/small",
     "runs/nar": "chainrule train nonautoregressive --source train.en --target train.de --out runs/nar",
 }
+COMPARED = {"builtin:digits": "neighbours,pixelcnn", "train.tsv": "words"}  # by their data; else text
 WRITES = ("train", "mix", "import", "export", "compare", "frontier")  # verbs whose --out is a new folder
 COUNTED = ("ngram", "neighbours")
 TINY = {
@@ -145,7 +146,7 @@ def shrunk(text: str) -> tuple[str, ...]:
             for setting in TINY[family].split():
                 tiny += ["--set", f"model.{setting}"]
     elif verb == "compare":
-        families = "neighbours,pixelcnn" if "builtin:digits" in kept else "ngram,finite_memory"
+        families = next((names for data, names in COMPARED.items() if data in kept), "ngram,finite_memory")
         kept = ["my.txt" if word in ("builtin:prose", "input.txt", "train.txt") else word for word in kept]
         tiny = ["--tokens", "400", "--families", families]
         if "--budget-curve" in kept:  # it varies the minutes

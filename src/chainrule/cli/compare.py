@@ -25,8 +25,8 @@ def compare(
     data: Annotated[
         str,
         typer.Option(
-            help="Training data, text or images: a file, a folder, builtin:prose, builtin:digits, … as for "
-            "`chainrule train --data`. A list of names or words is read as one document per line; --set "
+            help="Training data: text, images or labelled texts: a file, a folder, builtin:prose, builtin:digits, … as "
+            "for `chainrule train --data`. A list of names or words is read as one document per line; --set "
             "data.unit=documents or stream decides.",
             show_default=False,
         ),
@@ -36,7 +36,19 @@ def compare(
         str | None,
         typer.Option(
             help="Comma-separated families, such as ngram,gpt. Default: all language models; for images, the image "
-            "models and gpt.",
+            "models and gpt; for labels, the encoders words, attentive_conv and attentive_conv_unmasked.",
+            show_default=False,
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="text, images or labels. Default: what the data show.", show_default=False),
+    ] = None,
+    encoder: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Labels: a further encoder of the classifier, trained before: a run of word2vec, elmo or bert, or the "
+            "folder of a BERT or GPT-2. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -67,7 +79,12 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    tokenizer: Annotated[str, typer.Option(help="Tokenizer, as for `chainrule train`.")] = "chars",
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokenizer, as for `chainrule train`. Default: chars; for labels, words.", show_default=False
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed.")] = 0,
     threads: Annotated[
         int,
@@ -113,6 +130,8 @@ def compare(
     settings: dict[str, Any] = {
         "out": out,
         "families": None if families is None else [name.strip() for name in families.split(",") if name.strip()],
+        "task": task,
+        "encoders": encoder or [],
         "minutes": minutes,
         "valid": valid,
         "test": test,
@@ -158,37 +177,49 @@ def _marked(row: ComparisonRow) -> str:
     return f"{row.name} *" if row.evaluation == "adaptive" else row.name
 
 
+def _columns(results: ComparisonResults) -> list[str]:
+    """The columns of the table after the name: metrics of the task with their intervals, or bits with theirs."""
+    quality = "perplexity" if results.tokens_per_image is None else "nats/image"
+    costs = ["training\ntokens/s", f"decoding\n{results.speed_unit}/s", "memory\nMB"]
+    if results.metrics:
+        return [
+            *(name for one in results.metrics for name in (one.name, "95 %")),
+            f"bits/{results.unit}",
+            "size",
+            *costs,
+        ]
+    return ["size", f"bits/{results.unit}", "95 %", quality, *costs]
+
+
+def _cells(row: ComparisonRow, results: ComparisonResults) -> list[str]:
+    from chainrule.comparison.notebook import shown_interval
+
+    size = results.tokens_per_image
+    parameters = f"{row.parameters / 1e6:.2f}M"
+    costs = [f"{row.train_tokens_per_second:,.0f}", f"{row.speed:,.0f}", f"{row.memory_bytes / 1e6:,.0f}"]
+    if results.metrics:
+        found = [
+            cell
+            for one in results.metrics
+            for cell in (f"{row.metrics[one.key].value:.{one.digits}f}", shown_interval(row, one))
+        ]
+        return [*found, f"{row.bits_per_byte:.3f}", parameters, *costs]
+    low, high = row.interval
+    quality = f"{row.nats_per_token * size if size else row.perplexity:,.2f}"
+    return [parameters, f"{row.bits_per_byte:.4f}", f"{low:.3f}–{high:.3f}", quality, *costs]
+
+
 def show(results: ComparisonResults, out: Path) -> None:
     """Print the table, failures, the recommendation and the path of the report."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits into 80 columns
     table.add_column("model", no_wrap=True)
-    size = results.tokens_per_image
-    quality = "perplexity" if size is None else "nats/image"
-    columns = (
-        "size",
-        f"bits/{results.unit}",
-        "95 %",
-        quality,
-        "training\ntokens/s",
-        "decoding\ntokens/s",
-        "memory\nMB",
-    )
-    for name in columns:
+    for name in _columns(results):
         table.add_column(name, justify="right", no_wrap=True)
     for row in results.rows:
-        low, high = row.interval
-        table.add_row(
-            f"[bold]{_marked(row)}[/bold]" if row.name == results.best else _marked(row),
-            f"{row.parameters / 1e6:.2f}M",
-            f"{row.bits_per_byte:.4f}",
-            f"{low:.3f}–{high:.3f}",
-            f"{row.nats_per_token * size if size else row.perplexity:,.2f}",
-            f"{row.train_tokens_per_second:,.0f}",
-            f"{row.decode_tokens_per_second:,.0f}",
-            f"{row.memory_bytes / 1e6:,.0f}",
-        )
+        name = f"[bold]{_marked(row)}[/bold]" if row.name == results.best else _marked(row)
+        table.add_row(name, *_cells(row, results))
     output.print(f"{results.data}: {results.budget}\n", highlight=False)
     output.print(table)
     if any(row.evaluation == "adaptive" for row in results.rows):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from chainrule.comparison.results import BudgetCurve, ComparisonRow
+from chainrule.comparison.results import BudgetCurve, ComparisonRow, MetricColumn
 from chainrule.reports import formatting
 from chainrule.reports.charts import (
     FONT,
@@ -100,21 +100,43 @@ def _end_labels(ends: Sequence[tuple[str, float]], styles: Styles, frame: ChartF
 
 def speed_chart(rows: Sequence[ComparisonRow], styles: Styles, frame: ChartFrame, *, unit: str = "byte") -> Chart:
     """Bits per byte against decoding speed, with the Pareto frontier."""
+    return _quality_chart(
+        rows, styles, frame, {row.name: row.bits_per_byte for row in rows}, f"bits per {unit}", f"bits/{unit}", 3
+    )
+
+
+def metric_chart(rows: Sequence[ComparisonRow], styles: Styles, frame: ChartFrame, *, metric: MetricColumn) -> Chart:
+    """A metric of the task against the speed of labelling or translating, with the Pareto frontier."""
+    values = {row.name: row.metrics[metric.key].value for row in rows}
+    return _quality_chart(rows, styles, frame, values, metric.name, metric.name, metric.digits, texts=True)
+
+
+def _quality_chart(
+    rows: Sequence[ComparisonRow],
+    styles: Styles,
+    frame: ChartFrame,
+    values: Mapping[str, float],
+    quality: str,
+    short: str,
+    digits: int,
+    *,
+    texts: bool = False,
+) -> Chart:
+    decoded = "texts" if texts else "tokens"
     points = [
         QualitySpeedPoint(
             row.name,
             row.name,
             styles[row.name],
-            row.decode_tokens_per_second,
-            row.bits_per_byte,
-            f"{row.name}: {row.bits_per_byte:.3f} bits/{unit}, "
-            f"{formatting.count(row.decode_tokens_per_second)} tokens/s",
+            row.speed,
+            values[row.name],
+            f"{row.name}: {values[row.name]:.{digits}f} {short}, {formatting.count(row.speed)} {decoded}/s",
         )
         for row in rows
-        if row.decode_tokens_per_second > 0
+        if row.speed > 0
     ]
     return quality_speed_chart(
-        points, frame, quality=f"bits per {unit}", speed="decoded tokens per second", higher_is_better=False
+        points, frame, quality=quality, speed=f"decoded {decoded} per second", higher_is_better=texts
     )
 
 

@@ -16,33 +16,42 @@ import numpy.typing as npt
 import torch
 
 from chainrule.comparison.analysis import analyse, by_position, count_words, recommend
+from chainrule.comparison.examples import ComparisonOfExamples
 from chainrule.comparison.folder import TEST, ComparisonFolder
 from chainrule.comparison.measuring import common_prefix, fit_notes, measure_rows, prepare_decoding, scoring_protocol
 from chainrule.comparison.mixture import MIXTURE, fit_mixtures
-from chainrule.comparison.plan import ComparisonPlan, Job, chosen_families, chosen_settings, make_plan, split_config
+from chainrule.comparison.plan import (
+    ComparisonPlan,
+    Job,
+    chosen_entries,
+    chosen_settings,
+    comparable_task,
+    data_settings,
+    make_plan,
+    split_config,
+)
 from chainrule.comparison.progress import ComparisonListener, shows_progress
 from chainrule.comparison.report import render, render_curve
-from chainrule.comparison.results import Analysis, BudgetCurve, ComparisonResults, FailedFamily
-from chainrule.comparison.runner import NO_TIME, JobRunner, JobServer
+from chainrule.comparison.results import Analysis, BudgetCurve, ComparisonResults
+from chainrule.comparison.runner import JobRunner, JobServer
+from chainrule.comparison.running import Relay, RunningComparison
 from chainrule.comparison.schedule import Schedule, Trial, feasible, make_schedule
 from chainrule.comparison.server import COMPILER
 from chainrule.compose.neural_cache import supports_neural_cache
 from chainrule.data.corpus import Corpus
-from chainrule.deadline import NO_DEADLINE, Deadline
-from chainrule.errors import ConfigError, TrainingError
+from chainrule.errors import ConfigError, nearest
 from chainrule.evaluation.likelihood import Surprisals
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.reports.formatting import listed
 from chainrule.reports.page import provenance
-from chainrule.tasks import load, task_of_data
-from chainrule.tasks.sequences import ComparisonData, SequenceRun
-from chainrule.training.progress import Reporter
+from chainrule.tasks import COMPARISONS, load
+from chainrule.tasks.comparing import ComparisonData, ExampleComparison
+from chainrule.tasks.sequences import SequenceComparison, SequenceRun
 from chainrule.training.shapes import build_shapes
 
 DEFAULT_MINUTES = 10.0
 BUDGET_FRACTIONS = (0.125, 0.25, 0.5, 1.0)  # of the largest budget of a budget curve
-MIN_RESUMED_SECONDS, MIN_RESUMED_FRACTION = 30.0, 0.1  # of its budget: the least that a resumed comparison gets
 MIN_MIXING = 0.25  # of the time planned for the mixtures; with less, they are left out
 
 
@@ -52,12 +61,15 @@ def compare(
     *,
     out: str | Path,
     families: Sequence[str] | None = None,
+    task: str | None = None,
+    encoders: Sequence[str] = (),
+    source: str | None = None,
     minutes: float | None = None,
     tokens: int | None = None,
     valid: str | None = None,
     test: str | None = None,
     held_out: float | None = None,
-    tokenizer: str = "chars",
+    tokenizer: str | None = None,
     seed: int = 0,
     threads: int = 1,
     overrides: Sequence[str] = (),
@@ -69,6 +81,8 @@ def compare(
 ) -> ComparisonResults:
     """Train every family on the same data with the same budget, score all on the same held-out data, recommend one.
 
+    The data are text, images, labelled texts or pairs with the translation of each `source`; `task` says which if the
+    data do not show it. `encoders` are runs or folders of pretrained models that classifiers of labels are built on.
     `minutes` is the time of the whole comparison, from `started` (a value of time.monotonic()) or the call; `tokens`,
     instead, is the number of training tokens per family. Metrics are computed on `test`, or else on the test split of
     the data set, or else on `valid`, or else on the last `held_out` fraction of the data. Early stopping and the gates
@@ -83,19 +97,24 @@ def compare(
     folder.require_usable(resume=resume)  # before the data is read, which may take long
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"--minutes must be positive (got {minutes:g}): no time to train; give at least 1")
-    kind = task_of_data(data, default="text").comparison
-    if kind is None:
-        raise ConfigError(f"{data!r} is data of a task whose families cannot be compared; give text or images")
-    names = chosen_families(families, kind)
-    chosen = chosen_settings(overrides, names)
-    config = split_config(data, valid, test, held_out, chosen.get("data", {}), kind.own_test)
+    chosen_source = {} if source is None else {"source": source}
+    name = task or comparable_task(data, chosen_source | data_settings(overrides), families)
+    if name not in COMPARISONS:
+        raise ConfigError(f"unknown task {name!r}; {nearest(name, COMPARISONS)}")
+    kind = COMPARISONS[name]
+    entries = chosen_entries(families, kind, encoders)
+    chosen = chosen_settings(overrides, list(entries))
+    config = split_config(data, valid, test, held_out, chosen_source | chosen.get("data", {}), kind.own_test)
+    tokenizer = tokenizer or kind.default_tokenizer
     with JobServer(folder.path, threads) as server:  # it gets ready while the data is read
-        task = kind(config, tokenizer, lambda stage, done, total: listener.stage(stage, done / max(1, total)))
-        for warning in task.warnings:
+        began = time.monotonic()
+        opened = kind(config, tokenizer, lambda stage, done, total: listener.stage(stage, done / max(1, total)))
+        reading = time.monotonic() - began
+        for warning in opened.warnings:
             listener.note(warning)
         plan = make_plan(
-            names,
-            task=task,
+            entries,
+            task=opened,
             minutes=None if tokens is not None else minutes or DEFAULT_MINUTES,
             tokens=tokens,
             threads=threads,
@@ -103,12 +122,13 @@ def compare(
             listed=families is not None,
             overrides=list(overrides),
             command=command,
-            data=task.data_config(config),
+            data=opened.data_config(config),
             tokenizer=tokenizer,
             seed=seed,
         )
         plan = folder.begin(plan, resume=resume)
-        comparison = Comparison(folder, plan, task, listener, started)
+        comparison = comparison_of(folder, plan, opened, listener, started)
+        comparison.reading = reading
         comparison.train(server)
     results = comparison.measure()
     write_whole(folder.results_file, results.model_dump_json(indent=2))
@@ -117,25 +137,30 @@ def compare(
     return results
 
 
-class Comparison:
-    """A comparison at work: what has been finished is in its folder, and all of it ends at one deadline."""
+def comparison_of(
+    folder: ComparisonFolder, plan: ComparisonPlan, task: ComparisonData, listener: ComparisonListener, started: float
+) -> RunningComparison:
+    """The comparison of a plan, for the kind of its data."""
+    if isinstance(task, ExampleComparison):
+        return ComparisonOfExamples(folder, plan, task, listener, started)
+    assert isinstance(task, SequenceComparison)
+    return ComparisonOfSequences(folder, plan, task, listener, started)
+
+
+class ComparisonOfSequences(RunningComparison):
+    """A comparison of models of text or images, and of their mixtures, by likelihood."""
+
+    task: SequenceComparison
 
     def __init__(
         self,
         folder: ComparisonFolder,
         plan: ComparisonPlan,
-        task: ComparisonData,
+        task: SequenceComparison,
         listener: ComparisonListener,
         started: float,
     ) -> None:
-        self.folder, self.plan, self.task, self.listener = folder, plan, task, listener
-        self.started, self.used = started, folder.seconds_used()
-        self.kept = started
-        self.deadline = NO_DEADLINE
-        if plan.minutes is not None:
-            self.deadline = Deadline(started + time_left(60 * plan.minutes, self.used))
-        self.failures: list[FailedFamily] = []
-        self.notes: list[str] = []
+        super().__init__(folder, plan, task, listener, started)
         self.word_counts: Future[Counter[str]] | None = None
         background = ThreadPoolExecutor(1)  # while the families are trained in other processes
         if task.tokenizer is not None:
@@ -144,37 +169,15 @@ class Comparison:
         background.submit(prepare_decoding)
         background.shutdown(wait=False)
 
-    def keep_time(self) -> None:
-        """Store the time used so far, from which a resumed comparison goes on."""
-        self.kept = time.monotonic()
-        write_whole(self.folder.seconds_file, f"{self.used + self.kept - self.started:.1f}\n")
-
-    def train(self, server: JobServer) -> None:
-        """Train and score all families; a family that fails or for which no time is left is noted."""
-        runner = JobRunner(self.folder, self.plan, server, self._job_progress, self.deadline)
-        if self.plan.schedule is not None and self.plan.schedule.test_tokens is None:
-            self.listener.stage("trying the models", 0.0)
-            self.plan = runner.plan = self._scheduled(runner.run_trials())
-            self.folder.write_plan(self.plan)
-        self.listener.planned(self.plan)
-        self.keep_time()
-        self.failures = runner.run()
-        self.keep_time()
-        for failure in self.failures:
-            self.listener.failed(failure)
-        if left_out := [*self.plan.left_out, *runner.left_out]:
-            self.notes.append(f"left out: {listed(left_out)}; {NO_TIME}")
-
-    def _job_progress(self, name: str, fraction: float, record: Mapping[str, Any]) -> None:
-        if time.monotonic() - self.kept > 1.0:
-            self.keep_time()
-        self.listener.job(name, fraction, record)
+    def schedule(self, runner: JobRunner) -> ComparisonPlan:
+        self.listener.stage("trying the models", 0.0)
+        return self._scheduled(runner.run_trials())
 
     def _scheduled(self, trials: Mapping[str, Trial]) -> ComparisonPlan:
         """The plan with the time divided, and without families for which there is none if the user listed none."""
         task, plan = self.task, self.plan
         seconds = max(1.0, self.deadline.remaining)
-        cached = {job.family for job in plan.jobs if job.family in trials and self._caches(job)}
+        cached = {job.name for job in plan.jobs if job.name in trials and self._caches(job)}
 
         def schedule(neural: Mapping[str, Trial]) -> Schedule:
             return make_schedule(
@@ -194,7 +197,7 @@ class Comparison:
         return plan.model_copy(
             update={
                 "schedule": schedule({name: trials[name] for name in names}),
-                "jobs": [job for job in plan.jobs if job.family not in left_out],
+                "jobs": [job for job in plan.jobs if job.name not in left_out],
                 "left_out": left_out,
             }
         )
@@ -210,10 +213,7 @@ class Comparison:
         """Fit the mixtures, then measure and analyse all models."""
         plan, task = self.plan, self.task
         torch.set_num_threads(plan.threads)  # more would wait for each other whenever other work runs
-        finished = [job.family for job in plan.jobs if self.folder.job_result(job.family) is not None]
-        if not finished:
-            reason = f"{self.failures[0].name}: {self.failures[0].reason}" if self.failures else NO_TIME
-            raise TrainingError(f"no family could be trained; {reason}")
+        finished = self.finished()
         scored = {name: self.folder.surprisals(name, TEST) for name in finished}
         count, short = common_prefix(scored)
         if short:
@@ -284,7 +284,7 @@ class Comparison:
             neural_cache=self.task.neural_cache,
             seed=self.plan.seed,
             deadline=deadline,
-            reporter=_Relay(self),
+            reporter=Relay(self),
         )
         if not found:
             self.notes.append("the mixture was not scored: time was up; the same command with --resume adds it")
@@ -299,33 +299,12 @@ class Comparison:
         return analyse(nats, test.tokens, tokenizer, words, offsets=test.offsets, leading=leading)
 
 
-def time_left(budget: float, used: float) -> float:
-    """Seconds that a comparison gets: what is left of its budget, or enough to finish if it is resumed."""
-    return budget if used <= 0 else max(budget - used, MIN_RESUMED_SECONDS, MIN_RESUMED_FRACTION * budget)
-
-
 def _cut(found: Surprisals, count: int) -> Surprisals:
     """The first surprisals."""
     if count == len(found.nats):
         return found
     protocol = found.protocol.model_copy(update={"tokens": count})
     return Surprisals(found.nats[:count], found.hits[:count], protocol)
-
-
-class _Relay(Reporter):
-    """Forwards the progress of a fit to the listener of a comparison."""
-
-    def __init__(self, comparison: Comparison) -> None:
-        self.comparison = comparison
-        self.label = ""
-
-    def begin(self, label: str) -> None:
-        self.label = label
-        self.comparison.keep_time()
-        self.comparison.listener.stage(label, 0.0)
-
-    def update(self, progress: float | None, record: Mapping[str, Any]) -> None:
-        self.comparison.listener.stage(self.label, progress or 0.0)
 
 
 def budget_curve(

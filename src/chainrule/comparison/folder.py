@@ -7,6 +7,7 @@ jobs/NAME.log        output of the job's process
 jobs/NAME.trial      scoring speed of the planned model, measured before training
 seconds              time used so far, for a resumed comparison
 surprisals/          surprisal of every held-out token under every model, in nats
+predictions/         what every model predicts for the test examples, if it predicts labels or translations
 results.json         the table and everything else that the report shows
 report.html          the report
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ class JobResult(Settings):
     tokens: int = Field(description="training tokens seen")
     parameters: int
     memory_bytes: int = Field(0, description="peak resident memory of the process")
+    texts_per_second: float = Field(0.0, description="test texts labelled or translated per second")
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,13 @@ class ComparisonFolder:
             protocol = Protocol.parse(json.loads(str(saved["protocol"])))
             return Surprisals(saved["nats"], saved["hits"], protocol)
 
+    def write_predictions(self, name: str, found: Sequence[Any]) -> None:
+        write_whole(self.path / "predictions" / f"{name}.json", json.dumps(list(found), ensure_ascii=False))
+
+    def predictions(self, name: str) -> list[Any]:
+        found: list[Any] = json.loads((self.path / "predictions" / f"{name}.json").read_text(encoding="utf-8"))
+        return found
+
     def _surprisals(self, name: str, split: str) -> Path:
         return self.path / "surprisals" / f"{name}-{split}.npz"
 
@@ -163,6 +173,6 @@ def _options(plan: ComparisonPlan) -> dict[str, object]:
         "seed": plan.seed,
         "number of threads": plan.threads,
         "budget": (plan.minutes, plan.tokens),
-        "choice of families": {*plan.left_out, *(job.family for job in plan.jobs)},
+        "choice of families": {*plan.left_out, *(job.name for job in plan.jobs)},
         "--set": plan.overrides,
     }

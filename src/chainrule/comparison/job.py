@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import NamedTuple
 
 import torch
 
@@ -19,14 +20,16 @@ from chainrule.evaluation.likelihood import protocol_for, surprisals
 from chainrule.families import build
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel
-from chainrule.tasks import task_of_data
+from chainrule.tasks import COMPARISONS, Run, open_data
 from chainrule.tasks.base import parameters, require
-from chainrule.tasks.sequences import SequenceRun
+from chainrule.tasks.comparing import ComparisonData, ExampleComparison
+from chainrule.tasks.sequences import SequenceComparison, SequenceRun
 from chainrule.training.progress import Record, Reporter
 
 STOPPED = 3  # exit status of a job that was asked to stop and has saved a checkpoint
 TRIAL_SECONDS = 0.15  # of scoring, to measure its speed
 TRIAL_TOKENS = 256
+VALIDATION_FRACTION, TEST_FRACTION = 0.15, 0.3  # of the time then left, for the likelihood of examples
 LATE_SCORING_FRACTION = 0.15  # of the time kept for what follows the jobs: for scoring if a job is late
 
 
@@ -35,17 +38,21 @@ def run_trial(folder: ComparisonFolder, name: str) -> None:
     began, computed = time.monotonic(), time.process_time()
     plan = folder.plan()
     torch.set_num_threads(plan.threads)
-    job = next(job for job in plan.jobs if job.family == name)
-    kind = task_of_data(plan.data.train, default="text").comparison
-    assert kind is not None
-    task = kind(plan.data, plan.tokenizer, lambda stage, done, total: None)
-    model = build(name, {**task.model_settings(name), **job.model}).eval()
+    job = plan.job(name)
+    task = open_task(plan)
+    assert isinstance(task, SequenceComparison)
+    model = build(job.family, {**task.model_settings(job.family), **job.model}).eval()
     assert isinstance(model, AutoregressiveModel)
     ready = time.monotonic()
     speed = scoring_speed(model, task.test)
     share = (time.process_time() - computed) / (time.monotonic() - began)
     trial = Trial(speed=speed, startup=ready - began, processor=min(1.0, share / plan.threads))
     write_whole(folder.trial_file(name), trial.model_dump_json())
+
+
+def open_task(plan: ComparisonPlan) -> ComparisonData:
+    """The data of a comparison."""
+    return COMPARISONS[plan.task](plan.data, plan.tokenizer, lambda stage, done, total: None)
 
 
 def scoring_speed(model: AutoregressiveModel, corpus: Corpus) -> float:
@@ -63,48 +70,83 @@ def scoring_speed(model: AutoregressiveModel, corpus: Corpus) -> float:
 
 
 def run_job(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
-    """Train one family, or resume its training, then score it on the validation and test data."""
+    """Train one model, or resume its training, then score it on the validation and test data."""
     plan = folder.plan()
-    job = next(job for job in plan.jobs if job.family == name)
+    job = plan.job(name)
     began = time.monotonic()
     watch = _StopInTime(deadline.earlier(_scoring_seconds(plan, name)))
-    run = require(
-        train(
-            name,
-            tokenizer=plan.tokenizer,
-            seed=plan.seed,
-            threads=plan.threads,
-            out=folder.run(name),
-            settings={
-                "data": plan.data.model_dump(exclude_none=True),
-                "model": job.model,
-                "train": {**_validation(plan), **job.train, **_budget(folder, plan, name, deadline)},
-            },
-            resume=True,
-            scored=False,
-            reporter=watch,
-        ),
-        SequenceRun,  # type: ignore[type-abstract]  # only an isinstance check
+    run = train(
+        job.family,
+        tokenizer=plan.tokenizer,
+        seed=plan.seed,
+        threads=plan.threads,
+        out=folder.run(name),
+        settings={
+            "data": {**plan.data.model_dump(exclude_none=True), **job.data},
+            "model": job.model,
+            "train": {**_validation(plan), **job.train, **_budget(folder, plan, name, deadline)},
+        },
+        resume=True,
+        scored=False,
+        reporter=watch,
     )
     seconds = time.monotonic() - began
     if run.outcome is not None and run.outcome.reason == "stopped" and not watch.stopped:
         raise SystemExit(STOPPED)
-    splits = run.splits(run.config.data)
+    if plan.schedule is not None:  # counting has no budget and may take too long
+        late = deadline.after(LATE_SCORING_FRACTION * plan.schedule.after)
+        deadline = max(deadline, late, key=lambda one: one.end)
+    score_model = score_sequences if issubclass(COMPARISONS[plan.task], SequenceComparison) else score_examples
+    trained, speed = score_model(folder, name, run, plan, deadline)
+    result = JobResult(
+        seconds=run.outcome.seconds if run.outcome else seconds,
+        tokens=run.outcome.tokens if run.outcome else trained,
+        parameters=parameters(run.model),
+        texts_per_second=speed,
+    )
+    write_whole(folder.job_file(name), result.model_dump_json(indent=2))
+
+
+class ScoredModel(NamedTuple):
+    """What is known of a model besides its scores."""
+
+    train_tokens: int
+    texts_per_second: float
+
+
+def score_sequences(
+    folder: ComparisonFolder, name: str, run: Run, plan: ComparisonPlan, deadline: Deadline
+) -> ScoredModel:
+    """Write the surprisals of the validation and test data."""
+    sequences = require(run, SequenceRun)  # type: ignore[type-abstract]  # only an isinstance check
+    splits = sequences.splits(run.config.data)
     assert splits.test is not None
     schedule = plan.schedule
     limits = (None, None) if schedule is None else (schedule.part_tokens, schedule.test_tokens)
-    if schedule is not None:  # counting has no budget and may take too long
-        deadline = max(deadline, deadline.after(LATE_SCORING_FRACTION * schedule.after), key=lambda one: one.end)
+    model = sequences.autoregressive
     for split, corpus, limit in zip((VALIDATION, TEST), (splits.valid, splits.test), limits, strict=True):
         text = corpus if limit is None else corpus.first(limit)
-        protocol = protocol_for(run.autoregressive, text, tokens=None if text is corpus else len(text))
-        folder.write_surprisals(name, split, surprisals(run.autoregressive, text, protocol, deadline=deadline))
-    result = JobResult(
-        seconds=run.outcome.seconds if run.outcome else seconds,
-        tokens=run.outcome.tokens if run.outcome else len(splits.train),
-        parameters=parameters(run.model),
-    )
-    write_whole(folder.job_file(name), result.model_dump_json(indent=2))
+        protocol = protocol_for(model, text, tokens=None if text is corpus else len(text))
+        folder.write_surprisals(name, split, surprisals(model, text, protocol, deadline=deadline))
+    return ScoredModel(len(splits.train), 0.0)
+
+
+def score_examples(
+    folder: ComparisonFolder, name: str, run: Run, plan: ComparisonPlan, deadline: Deadline
+) -> ScoredModel:
+    """Write the surprisals of the validation and test targets, and the predictions for the test examples."""
+    task = COMPARISONS[plan.task]
+    assert issubclass(task, ExampleComparison)
+    data = open_data(run.config, Reporter(), stored=run.folder)
+    for split, fraction in ((VALIDATION, VALIDATION_FRACTION), (TEST, TEST_FRACTION)):
+        corpus, source, _ = data.held_out[split]
+        assert isinstance(run.model, AutoregressiveModel)
+        found = surprisals(run.model, corpus, source=source, deadline=deadline.share(fraction))
+        folder.write_surprisals(name, split, found)
+    began = time.monotonic()
+    predicted = task.predict(run, data, deadline)
+    folder.write_predictions(name, predicted)
+    return ScoredModel(len(data.corpus), len(predicted) / (time.monotonic() - began))
 
 
 def _validation(plan: ComparisonPlan) -> dict[str, int]:
@@ -133,7 +175,7 @@ class _StopInTime(Reporter):
 
 def _budget(folder: ComparisonFolder, plan: ComparisonPlan, name: str, deadline: Deadline) -> dict[str, float | None]:
     """The training budget: that of all families, or less if the deadline leaves less besides scoring."""
-    if not is_neural(name):
+    if not is_neural(plan.job(name).family):
         return {}
     if plan.schedule is None:
         return {"tokens": plan.tokens}

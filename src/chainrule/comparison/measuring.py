@@ -21,8 +21,10 @@ from chainrule.decoding import Sampling, stream_tokens
 from chainrule.evaluation.likelihood import Surprisals, summarise
 from chainrule.families import build
 from chainrule.interface.base import AutoregressiveModel
-from chainrule.tasks.sequences import ComparisonData, SequenceRun, SpeedPrompt
+from chainrule.tasks import Run
+from chainrule.tasks.sequences import SequenceComparison, SequenceRun, SpeedPrompt
 
+FROM_DATA = ("vocabulary", "shape", "source_vocabulary", "labels", "embedder")  # settings of a model
 WARM_UP_TOKENS = 8  # generated before the timing starts
 TIMED_SECONDS = 2.0  # of decoding, at most
 TIMED_FRACTION = 0.6  # of the time for one model; the rest is for its sample
@@ -41,7 +43,7 @@ def measure_rows(
     runs: Mapping[str, SequenceRun],
     scored: Mapping[str, Surprisals],
     test: Corpus,
-    task: ComparisonData,
+    task: SequenceComparison,
     plan: ComparisonPlan,
     deadline: Deadline = NO_DEADLINE,
     progress: Callable[[float], None] = lambda done: None,
@@ -61,7 +63,7 @@ def _row(
     run: SequenceRun,
     found: Surprisals,
     test: Corpus,
-    task: ComparisonData,
+    task: SequenceComparison,
     plan: ComparisonPlan,
     deadline: Deadline,
 ) -> ComparisonRow:
@@ -143,23 +145,23 @@ def fit_notes(runs: Mapping[str, SequenceRun]) -> list[str]:
     ]
 
 
-def learning_curve(run: SequenceRun, unit: str) -> list[LearningPoint]:
+def learning_curve(run: Run, unit: str) -> list[LearningPoint]:
     """The validation metric during training, as recorded in the run's metrics.jsonl."""
-    bits = f"valid_bits_per_{unit}"
+    key, nats = (f"valid_bits_per_{unit}", 1.0) if unit != "label" else ("valid_nats_per_token", math.log(2))
     return [
-        LearningPoint(seconds=record["seconds"], tokens=record["tokens"], bits_per_byte=record[bits])
+        LearningPoint(seconds=record["seconds"], tokens=record["tokens"], bits_per_byte=record[key] / nats)
         for record in run.folder.records("metrics.jsonl")
-        if bits in record
+        if key in record
     ]
 
 
-def chosen_model_settings(run: SequenceRun) -> dict[str, Any]:
+def chosen_model_settings(run: Run) -> dict[str, Any]:
     """The settings of a model, without those that follow from the data."""
-    return {name: value for name, value in run.config.model.items() if name not in ("vocabulary", "shape")}
+    return {name: value for name, value in run.config.model.items() if name not in FROM_DATA}
 
 
 def scoring_protocol(
-    plan: ComparisonPlan, task: ComparisonData, test: Corpus, scored: Mapping[str, Surprisals], rows: Sequence[str]
+    plan: ComparisonPlan, task: SequenceComparison, test: Corpus, scored: Mapping[str, Surprisals], rows: Sequence[str]
 ) -> dict[str, Any]:
     """How the metrics were computed: the data, common to all models, and the scoring protocol of each model."""
     tokens: object = len(test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from chainrule.reports.notebook import table_html
 from chainrule.reports.scales import Scale, around
 
 if TYPE_CHECKING:
-    from chainrule.comparison.results import ComparisonResults, ComparisonRow
+    from chainrule.comparison.results import ComparisonResults, ComparisonRow, MetricColumn
 
 BAR = "position:absolute;top:.45em;height:.5em;border-radius:.25em;background:#2f7de1;opacity:.4"
 POINT = "position:absolute;top:.2em;width:3px;height:1em;border-radius:2px;background:#2f7de1"
@@ -22,9 +23,14 @@ def results_text(results: ComparisonResults) -> str:
     lines = [f"<comparison on {results.data}: {results.budget}"]
     for row in results.rows:
         low, high = row.interval
+        task = "".join(
+            f"  {one.name} {row.metrics[one.key].value:.{one.digits}f} ({shown_interval(row, one)})"
+            for one in results.metrics
+        )
         adaptive = "  adapts to the text it reads" if row.evaluation == "adaptive" else ""
         lines.append(
-            f"  {row.name:{width}}  {row.bits_per_byte:.4f} bits/{results.unit}  95 % {low:.3f}–{high:.3f}{adaptive}"
+            f"  {row.name:{width}}{task}  {row.bits_per_byte:.4f} bits/{results.unit}  95 % {low:.3f}–{high:.3f}"
+            f"{adaptive}"
         )
     lines += [f"  note: {note}" for note in results.notes]
     lines += [f"  {failure.name:{width}}  failed: {failure.reason}" for failure in results.failures]
@@ -35,10 +41,12 @@ def results_html(results: ComparisonResults) -> str:
     """The table of a comparison, with the interval of each model on a common scale, and the recommendation."""
     low, high = around([edge for row in results.rows for edge in row.interval], margin=0.04)
     scale = Scale(low=low, high=high, start=0, end=100)
-    columns = ("model", f"bits/{results.unit}", "95 %", "", "size", "training tokens/s", "decoding tokens/s")
+    names = [one.name for one in results.metrics]
+    speed = f"decoding {results.speed_unit}/s"
+    columns = ("model", *names, f"bits/{results.unit}", "95 %", "", "size", "training tokens/s", speed)
     table = table_html(
         columns,
-        (_cells(row, scale, row.name == results.best) for row in results.rows),
+        (_cells(row, scale, row.name == results.best, results.metrics) for row in results.rows),
         f"{results.data}: {results.budget}",
     )
     failures = "".join(
@@ -48,7 +56,13 @@ def results_html(results: ComparisonResults) -> str:
     return f"{table}{notes}{failures}<div>{escape(results.recommendation)}</div>"
 
 
-def _cells(row: ComparisonRow, scale: Scale, best: bool) -> list[str]:
+def shown_interval(row: ComparisonRow, metric: MetricColumn) -> str:
+    """The interval of a metric of the task."""
+    low, high = row.metrics[metric.key].interval
+    return f"{low:.{metric.digits}f}–{high:.{metric.digits}f}"
+
+
+def _cells(row: ComparisonRow, scale: Scale, best: bool, metrics: Sequence[MetricColumn]) -> list[str]:
     low, high = row.interval
     name = f"<b>{escape(row.name)}</b>" if best else escape(row.name)
     if row.evaluation == "adaptive":
@@ -61,10 +75,11 @@ def _cells(row: ComparisonRow, scale: Scale, best: bool) -> list[str]:
     )
     return [
         name,
+        *(f"{row.metrics[one.key].value:.{one.digits}f} ({shown_interval(row, one)})" for one in metrics),
         f"{row.bits_per_byte:.4f}",
         f"{low:.3f}–{high:.3f}",
         whisker,
         formatting.count(row.parameters),
         f"{row.train_tokens_per_second:,.0f}",
-        f"{row.decode_tokens_per_second:,.0f}",
+        f"{row.speed:,.0f}",
     ]

@@ -10,11 +10,15 @@ from pydantic import Field
 
 from chainrule.comparison.schedule import Schedule, expected_training
 from chainrule.config import DataConfig, Settings, apply_overrides
+from chainrule.data.recognition import recognise_task
 from chainrule.errors import ConfigError, nearest
 from chainrule.families import family
 from chainrule.interface.base import CountModel, NeuralModel
+from chainrule.interface.conditional import ParallelModel
 from chainrule.reports.formatting import duration
-from chainrule.tasks.sequences import ComparisonData
+from chainrule.tasks import COMPARISONS
+from chainrule.tasks.comparing import ComparisonData, Entry
+from chainrule.tasks.sequences import SequenceComparison
 from chainrule.training.sizing import operations_per_second, sizes_for
 
 TEST_FRACTION = 0.1  # of the data, for the metrics, unless the user gives a validation or test file
@@ -22,9 +26,13 @@ VALID_FRACTION = 0.05  # of the training data, for early stopping and for fittin
 
 
 class Job(Settings):
-    """The training of one family."""
+    """The training of one model."""
 
+    name: str
     family: str
+    summary: str = ""
+    taught: bool = Field(False, description="whether it is trained on the translations of the best other model")
+    data: dict[str, Any] = Field({}, description="data settings of this model only: its teacher")
     model: dict[str, Any] = Field({}, description="model settings")
     train: dict[str, Any] = Field({}, description="training settings")
 
@@ -32,8 +40,9 @@ class Job(Settings):
 class ComparisonPlan(Settings):
     """The content of plan.json."""
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     command: str = Field(description="command that reproduces the comparison")
+    task: str = Field("text", description="text, images, labels or translation")
     data: DataConfig
     tokenizer: str
     seed: int
@@ -47,6 +56,10 @@ class ComparisonPlan(Settings):
     jobs: list[Job]
     left_out: list[str] = Field([], description="families for which there is no time")
 
+    def job(self, name: str) -> Job:
+        """The job of this name."""
+        return next(job for job in self.jobs if job.name == name)
+
     @property
     def budget(self) -> str:
         """The budget per family, for display."""
@@ -58,7 +71,7 @@ class ComparisonPlan(Settings):
 
 
 def make_plan(
-    names: Sequence[str],
+    entries: Mapping[str, Entry],
     *,
     task: ComparisonData,
     minutes: float | None,
@@ -68,7 +81,7 @@ def make_plan(
     **settings: Any,
 ) -> ComparisonPlan:
     """Divide the time evenly among the families and choose the size of each; settings in `chosen` take precedence."""
-    neural = sum(map(is_neural, names))
+    neural = sum(is_neural(entry.family) for entry in entries.values())
     workers = max(1, min(neural, (os.cpu_count() or 1) // threads))
     training = None if minutes is None else expected_training(60 * minutes, neural, workers)
     return ComparisonPlan(
@@ -76,16 +89,31 @@ def make_plan(
         tokens=tokens,
         threads=threads,
         workers=workers,
+        task=task.task,
         schedule=None if training is None else Schedule(training=training),
         jobs=make_jobs(
-            names,
+            list(entries),
             train_tokens=len(task.train),
             model_settings=task.model_settings,
             operations=None if training is None else training * operations_per_second(threads),
             tokens=tokens,
             chosen=chosen,
-        ),
+        )
+        if isinstance(task, SequenceComparison)
+        else [entry_job(name, entry, chosen.get(name, {})) for name, entry in entries.items()],
         **settings,
+    )
+
+
+def entry_job(name: str, entry: Entry, given: Mapping[str, Any]) -> Job:
+    """The job of a model at the default size of its family, or with the settings of the user."""
+    return Job(
+        name=name,
+        family=entry.family,
+        summary=entry.summary,
+        taught=entry.taught,
+        model={**entry.model, **given.get("model", {})},
+        train=dict(given.get("train", {})),
     )
 
 
@@ -101,10 +129,7 @@ def split_config(
 
     `own_test` returns the spec of the test split that comes with the data, if there is one.
     """
-    if "-" in (data, valid, test):
-        raise ConfigError(
-            "a comparison reads its data in several processes, standard input only once; save it to a file"
-        )
+    _require_files(data, valid, test)
     # Validation text is cut from the start: the text just before the test text is most like it, so models train on it.
     values: dict[str, Any] = {"train": data, "valid_fraction": VALID_FRACTION, "valid_from": "start", **settings}
     if test is None and test_fraction is None:
@@ -116,6 +141,37 @@ def split_config(
     else:
         values["test_fraction"] = test_fraction or TEST_FRACTION
     return DataConfig.parse(values, where="data")
+
+
+def data_settings(overrides: Sequence[str]) -> dict[str, Any]:
+    """The user's `--set data.…` values."""
+    found = apply_overrides({}, overrides).get("data", {})
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def comparable_task(data: str, settings: Mapping[str, Any], families: Sequence[str] | None) -> str:
+    """The task of the data as far as they show it; families of text read any other data as text."""
+    _require_files(data)
+    known = [name for kind in COMPARISONS.values() for name in kind.families()]
+    for name in families or ():  # before the data is looked at
+        if name not in known:
+            raise ConfigError(f"unknown family {name!r}; {nearest(name, known)}")
+    found = recognise_task(DataConfig.parse({"train": data, **settings}, where="data"))
+    if found != "images" and families and set(families) <= set(COMPARISONS["text"].families()):
+        return "text"
+    if found not in COMPARISONS:
+        raise ConfigError(
+            f"{data!r} is data of {found}, whose models cannot be compared; give text, images or labels, or read it as "
+            "text with --task text"
+        )
+    return found
+
+
+def _require_files(*specs: str | None) -> None:
+    if "-" in specs:
+        raise ConfigError(
+            "a comparison reads its data in several processes, standard input only once; save it to a file"
+        )
 
 
 def chosen_settings(overrides: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -131,19 +187,22 @@ def chosen_settings(overrides: Sequence[str], names: Sequence[str]) -> dict[str,
     return values
 
 
-def chosen_families(requested: Sequence[str] | None, task: type[ComparisonData]) -> list[str]:
-    """The families to compare, in the order of the registry. Raises ConfigError for a name that does not apply."""
-    known = task.families()
+def chosen_entries(
+    requested: Sequence[str] | None, task: type[ComparisonData], encoders: Sequence[str] = ()
+) -> dict[str, Entry]:
+    """The models to compare, in the order of the registry. Raises ConfigError for a name that does not apply."""
+    known = task.entries(encoders)
     for name in requested or ():
         if name not in known:
             raise ConfigError(f"unknown family {name!r}; {nearest(name, known)}")
-    wanted = task.default_families() if requested is None else requested
-    return [name for name in known if name in wanted]
+    others = [name for name in known if name not in task.families()]
+    wanted = [*(task.default_families() if requested is None else requested), *others]
+    return {name: entry for name, entry in known.items() if name in wanted}
 
 
 def is_neural(name: str) -> bool:
     """Whether a family is trained by gradients, so that a budget applies to it."""
-    return issubclass(family(name), NeuralModel)
+    return issubclass(family(name), NeuralModel | ParallelModel)
 
 
 def make_jobs(
@@ -164,7 +223,7 @@ def make_jobs(
         kind = family(name)
         if not issubclass(kind, NeuralModel):
             suggested = kind.suggested_settings(known["vocabulary"]) if issubclass(kind, CountModel) else {}
-            jobs.append(Job(family=name, model={**suggested, **settings}, train=training))
+            jobs.append(Job(name=name, family=name, model={**suggested, **settings}, train=training))
             continue
         sizes = sizes_for(
             name,
@@ -175,10 +234,10 @@ def make_jobs(
             model=settings,
             train=training,
         )
-        jobs.append(Job(family=name, model=sizes.model, train=sizes.train))
+        jobs.append(Job(name=name, family=name, model=sizes.model, train=sizes.train))
     return jobs
 
 
-def counted_first(names: Sequence[str]) -> list[str]:
-    """Count-based families first: they finish within seconds, so a first result comes early."""
-    return sorted(names, key=is_neural)
+def counted_first(jobs: Iterable[Job]) -> list[str]:
+    """Names with count-based families first: they finish within seconds, so a first result comes early."""
+    return [job.name for job in sorted(jobs, key=lambda job: is_neural(job.family))]

@@ -93,9 +93,9 @@ class ComparisonBars(ComparisonListener):
         self.console.print(f"note: {line}", highlight=False, markup=False, soft_wrap=True)
 
     def planned(self, plan: ComparisonPlan) -> None:
-        self.console.print(f"{len(plan.jobs)} families, {plan.budget}", highlight=False)
+        self.console.print(f"{len(plan.jobs)} models, {plan.budget}", highlight=False)
         for job in plan.jobs:
-            self.tasks[job.family] = self.bars.add_task(job.family, total=1.0, status="waiting")
+            self.tasks[job.name] = self.bars.add_task(job.name, total=1.0, status="waiting")
 
     def job(self, name: str, fraction: float, record: Mapping[str, Any]) -> None:
         status = progress_line(dict(record)) if fraction < 1 else "done"
@@ -127,8 +127,8 @@ class ComparisonLines(ComparisonListener):
 
     def planned(self, plan: ComparisonPlan) -> None:
         self.lines.end()
-        self._print(f"{len(plan.jobs)} families, {plan.budget}")
-        self.fractions = {job.family: 0.0 for job in plan.jobs}
+        self._print(f"{len(plan.jobs)} models, {plan.budget}")
+        self.fractions = {job.name: 0.0 for job in plan.jobs}
         self.lines.begin("training")
 
     def job(self, name: str, fraction: float, record: Mapping[str, Any]) -> None:

@@ -6,12 +6,12 @@ All content is visible without JavaScript; with it, the reader can choose which 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from chainrule.comparison.charts import budget_chart, learning_curves, speed_chart
+from chainrule.comparison.charts import budget_chart, learning_curves, metric_chart, speed_chart
 from chainrule.comparison.results import (
     Analysis,
     BudgetCurve,
@@ -47,13 +47,15 @@ def render(results: ComparisonResults) -> str:
         difference_steps=DIFFERENCE_STEPS,
         results=results,
         styles=styles,
-        headline=_headline(rows, "these images" if results.unit == "dim" else "this text"),
+        headline=_headline(
+            rows, results.activity or f"predicts {'these images' if results.unit == 'dim' else 'this text'}"
+        ),
         failures=[(failure.name, failure.reason) for failure in results.failures],
-        key_metrics=_key_metrics(rows, f"bits/{results.unit}"),
+        key_metrics=_key_metrics(rows, results),
         leaderboard=leaderboard(rows),
         adaptive=any(row.evaluation == "adaptive" for row in rows),
         learning=_learning(rows, styles, results.unit),
-        speed=_speed(rows, styles, results.unit),
+        speed=_speed(rows, styles, results),
         mixtures=[row for row in rows if row.parts],
         heat_tables=_heat_tables(analysis, rows, results.unit) if analysis else [],
         excerpts=_displayed(analysis.excerpts) if analysis else [],
@@ -79,42 +81,69 @@ def _learning(rows: Sequence[ComparisonRow], styles: Styles, unit: str) -> list[
     ]
 
 
-def _speed(rows: Sequence[ComparisonRow], styles: Styles, unit: str) -> list[ChartVariant]:
-    if not any(row.decode_tokens_per_second > 0 for row in rows):
+def _speed(rows: Sequence[ComparisonRow], styles: Styles, results: ComparisonResults) -> list[ChartVariant]:
+    if not any(row.speed > 0 for row in rows):
         return []
     wide = replace(WIDE, right=NARROW.right)  # labels are next to the marks, not in the margin
-    return responsive(partial(speed_chart, rows, styles, unit=unit), wide, NARROW)
+    if results.metrics:
+        return responsive(partial(metric_chart, rows, styles, metric=results.metrics[0]), wide, NARROW)
+    return responsive(partial(speed_chart, rows, styles, unit=results.unit), wide, NARROW)
 
 
-def _headline(rows: Sequence[ComparisonRow], what: str) -> str:
+def _headline(rows: Sequence[ComparisonRow], does: str) -> str:
     if not rows:
         return "No model could be compared"
     if len(rows) == 1:
-        return f"How well {rows[0].name} predicts {what}"
-    return f"{'A mixture of models' if rows[0].kind == 'mixture' else rows[0].name} predicts {what} best"
+        return f"How well {rows[0].name} {does}"
+    return f"{'A mixture of models' if rows[0].kind == 'mixture' else rows[0].name} {does} best"
 
 
-def _key_metrics(rows: Sequence[ComparisonRow], unit: str) -> list[KeyMetric]:
+def _key_metrics(rows: Sequence[ComparisonRow], results: ComparisonResults) -> list[KeyMetric]:
     """The best model, the best single family, the fastest to decode and the smallest."""
     if not rows:
         return []
     best = rows[0]
-    low, high = best.interval
-    found = [KeyMetric("Best", f"{best.bits_per_byte:.3f}", unit, f"95 % interval {low:.3f}–{high:.3f}", best.name)]
+    quality = _quality(results)
+    shown, (low, high), unit = quality(best)
+    found = [KeyMetric("Best", shown, unit, f"95 % interval {low}–{high}", best.name)]
     families = [row for row in rows if row.kind == "family"]
     if best.kind == "mixture" and families:
         single = families[0]
         more = f"{single.bits_per_byte - best.bits_per_byte:.3f} more than the best"
         found.append(KeyMetric("Best single family", f"{single.bits_per_byte:.3f}", unit, more, single.name))
-    fastest = max(rows, key=lambda row: row.decode_tokens_per_second)
-    if fastest.decode_tokens_per_second > 0:
-        note = f"at {fastest.bits_per_byte:.3f} {unit}"
-        speed = formatting.count(fastest.decode_tokens_per_second)
-        found.append(KeyMetric("Fastest to decode", speed, "tokens/s", note, fastest.name))
+    fastest = max(rows, key=lambda row: row.speed)
+    if fastest.speed > 0:
+        speed = formatting.count(fastest.speed)
+        note = f"at {quality(fastest).value} {unit}"
+        found.append(KeyMetric("Fastest to decode", speed, f"{results.speed_unit}/s", note, fastest.name))
     smallest = min(rows, key=lambda row: row.parameters)
-    note = f"at {smallest.bits_per_byte:.3f} {unit}"
+    note = f"at {quality(smallest).value} {unit}"
     found.append(KeyMetric("Smallest", formatting.count(smallest.parameters), "parameters", note, smallest.name))
     return found
+
+
+class Quality(NamedTuple):
+    """What models are ranked by, as displayed."""
+
+    value: str
+    interval: tuple[str, str]
+    unit: str
+
+
+def _quality(results: ComparisonResults) -> Callable[[ComparisonRow], Quality]:
+    """The first metric of the task, or bits."""
+
+    def bits(row: ComparisonRow) -> Quality:
+        low, high = row.interval
+        return Quality(f"{row.bits_per_byte:.3f}", (f"{low:.3f}", f"{high:.3f}"), f"bits/{results.unit}")
+
+    def metric(row: ComparisonRow) -> Quality:
+        column = results.metrics[0]
+        value, (low, high) = row.metrics[column.key].value, row.metrics[column.key].interval
+        digits = column.digits
+        return Quality(f"{value:.{digits}f}", (f"{low:.{digits}f}", f"{high:.{digits}f}"), column.name)
+
+    return metric if results.metrics else bits
 
 
 class LeaderboardRow(NamedTuple):

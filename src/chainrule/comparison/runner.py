@@ -144,10 +144,15 @@ class JobRunner:
         self.lock = threading.Lock()
         self.waiting: list[str] = []
         self.left_out: list[str] = []  # families for which no time was left
+        self.later = 0.0  # seconds kept for jobs that follow these
+        self.together = 0  # neural families that are trained in the same phase
+
+    def _is_neural(self, name: str) -> bool:
+        return any(is_neural(job.family) for job in self.plan.jobs if job.name == name)
 
     def run_trials(self) -> dict[str, Trial]:
         """A trial of each neural family at its planned size; families that fail are missing."""
-        names = [job.family for job in self.plan.jobs if is_neural(job.family)]
+        names = [job.name for job in self.plan.jobs if is_neural(job.family)]
 
         def measure(name: str) -> None:
             process = self.server.start(name, "trial")
@@ -162,9 +167,15 @@ class JobRunner:
         files = {name: self.folder.trial_file(name) for name in names}
         return {name: Trial.model_validate_json(file.read_text()) for name, file in files.items() if file.is_file()}
 
-    def run(self) -> list[FailedFamily]:
-        """Run the jobs and return those that failed. Raises KeyboardInterrupt if they were stopped."""
-        names = counted_first([job.family for job in self.plan.jobs if not self.folder.job_result(job.family)])
+    def run(self, *, taught: bool = False, later: float = 0.0) -> list[FailedFamily]:
+        """Run the jobs without a teacher, or those with one, and return those that failed; `later` seconds are kept.
+
+        Raises KeyboardInterrupt if they were stopped.
+        """
+        self.later = later
+        jobs = [job for job in self.plan.jobs if job.taught == taught]
+        self.together = sum(is_neural(job.family) for job in jobs)
+        names = counted_first(job for job in jobs if not self.folder.job_result(job.name))
         self.waiting = list(names)
         with ThreadPoolExecutor(self.plan.workers) as pool, self._stoppable():
             outcomes = [pool.submit(self._run_job, name) for name in names]
@@ -181,23 +192,23 @@ class JobRunner:
         """
         with self.lock:
             self.waiting.remove(name)
-            rest = sum(map(is_neural, self.waiting)) + 1
+            rest = sum(map(self._is_neural, self.waiting)) + 1
         schedule = self.plan.schedule
         if schedule is None:
             return NO_DEADLINE
-        end = self.deadline.earlier(schedule.after)
-        if not is_neural(name):
+        end = self.deadline.earlier(schedule.after + self.later)
+        if not self._is_neural(name):
             return end
         wanted = schedule.training + schedule.scoring.get(name, 0.0)
         share = min(wanted, end.remaining / math.ceil(rest / self.plan.workers))
-        first = rest == sum(is_neural(job.family) for job in self.plan.jobs)
+        first = rest == self.together
         return end.within(share) if share >= MIN_JOB else self.deadline.within(MIN_JOB) if first else None
 
     def _limit(self) -> Deadline:
         """When a job that starts now is ended: a little after its deadline, and later if there is no result yet."""
         after = 0.0 if self.plan.schedule is None else self.plan.schedule.after
-        limit = self.deadline.earlier(after - max(MIN_LATE, LATE_FRACTION * after))
-        if any(self.folder.job_result(job.family) for job in self.plan.jobs):
+        limit = self.deadline.earlier(after + self.later - max(MIN_LATE, LATE_FRACTION * after))
+        if any(self.folder.job_result(job.name) for job in self.plan.jobs):
             return limit
         return max(limit.after(FIRST_RESULT), self.deadline.earlier(-MIN_LATE), key=lambda one: one.end)
 

@@ -10,7 +10,7 @@ data can be scored; training gets the rest, in equal parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import Field
 
@@ -35,6 +35,8 @@ COUNTING_SECONDS = 1.5e-6  # per token of training data, of a count model
 MIN_TOKENS = 1024  # of the test data, and of the validation data
 MAX_GATE_TOKENS = 1 << 16  # of the validation data, for fitting caches and gates
 MAX_PART_TOKENS = 1 << 14  # of them, for choosing the parts of the mixture
+READINGS = 2.5  # of the examples by each job: before training and before scoring, beside other jobs
+REPORT_FRACTION, REPORT_SECONDS = 0.15, 12.0  # for bootstrap intervals and the report of labels and translations
 MIN_TRAINING = 1.0  # second
 MIN_PROCESSOR_SECONDS = 1.5  # of training; with less for each, fewer families are trained
 
@@ -58,6 +60,11 @@ class Schedule(Settings):
     test_tokens: int | None = Field(None, description="tokens of the test data that are scored; none: all")
     gate_tokens: int | None = Field(None, description="tokens of the validation data that mixtures are fitted to")
     part_tokens: int | None = Field(None, description="of those, for choosing the parts of the mixture")
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the time has been divided, or training time is an expectation only."""
+        return self.after > 0
 
 
 def expected_training(seconds: float, neural: int, workers: int) -> float:
@@ -120,6 +127,25 @@ def make_schedule(
 def _scoring_seconds(trial: Trial, tokens: int) -> float:
     """What a job takes besides training."""
     return MARGIN * tokens / trial.speed + STARTUPS * trial.startup + JOB_SECONDS / trial.processor
+
+
+def example_schedule(
+    seconds: float, phases: Sequence[Sequence[str]], *, workers: int, scoring_fraction: float, reading: float
+) -> Schedule:
+    """Divide the seconds that remain among models of labels or translations, trained in one or two phases.
+
+    How long a model takes to predict the test data is known only when it is trained, so a fraction of its time is
+    kept, and as much is predicted as fits. Every job reads the data twice, which takes `reading` seconds each time.
+    """
+    after = min(REPORT_FRACTION * seconds, REPORT_SECONDS)
+    rounds = max(1, sum(math.ceil(len(names) / workers) for names in phases))
+    job = (seconds - after) / rounds
+    scoring = scoring_fraction * job + JOB_SECONDS + READINGS * reading
+    return Schedule(
+        training=max(MIN_TRAINING, job - scoring),
+        scoring={name: scoring for names in phases for name in names},
+        after=after,
+    )
 
 
 def feasible(trials: Mapping[str, Trial], make: Callable[[Mapping[str, Trial]], Schedule]) -> list[str]:

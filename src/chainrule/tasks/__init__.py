@@ -15,10 +15,12 @@ from chainrule.families import Registry, build, family
 from chainrule.features import use_tokenizer
 from chainrule.interface.base import Model
 from chainrule.tasks.base import Run, RunT, Task, TrainingData, choose_device, parameters, require
+from chainrule.tasks.comparing import ComparisonData
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Reporter
 
 __all__ = [
+    "COMPARISONS",
     "TASKS",
     "Run",
     "Task",
@@ -49,6 +51,14 @@ TASKS: Registry[Task] = Registry(
     }
 )
 """By the `task` of a family."""
+COMPARISONS: Registry[ComparisonData] = Registry(
+    {
+        "text": "tasks.text:TextComparison",
+        "images": "tasks.images:ImageComparison",
+        "labels": "tasks.label_comparison:LabelComparison",
+    }
+)
+"""How the models of a task are compared, by the task that the data shows."""
 CLAIMING = ("images", "image_labels")
 """Tasks that claim data of their own for the families of other tasks; those are not imported without need."""
 

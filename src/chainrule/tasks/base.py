@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -50,9 +50,6 @@ from chainrule.training.loop import Outcome, trainer_type
 from chainrule.training.progress import Record, Recorder, Reporter
 from chainrule.training.warm_start import WarmStart
 
-if TYPE_CHECKING:
-    from chainrule.tasks.sequences import ComparisonData
-
 UNIGRAM_TOLERANCE = 0.02  # a model may be this much worse than token frequencies without a warning
 RISE = 0.05  # of the validation loss above its minimum, from which on a model is said to overfit
 VALIDATION_PIECES = 16  # parts of a stream that are validated in parallel during training
@@ -70,7 +67,6 @@ class Task(ABC):
     """What a model is for. A task is one file of this package and one entry of `TASKS`."""
 
     run: ClassVar[type[Run]]
-    comparison: ClassVar[type[ComparisonData] | None] = None  # if its families can be compared
     default_data: ClassVar[str | None] = None  # what is trained on if no data is given
     missing_data: ClassVar[str]  # error when no training data is given: which forms the task reads
 

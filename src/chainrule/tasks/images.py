@@ -29,7 +29,7 @@ from chainrule.interface.conditional import Conditional
 from chainrule.metrics import score_rows
 from chainrule.tasks.base import HeldOut, LikelihoodData, Task, TrainingBatches, require
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
-from chainrule.tasks.sequences import ComparisonData, SequenceRun, SequenceSplits, SpeedPrompt
+from chainrule.tasks.sequences import SequenceComparison, SequenceRun, SequenceSplits, SpeedPrompt
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Fraction, Reporter, shown_fraction
@@ -284,7 +284,7 @@ class ImageData(LikelihoodData[NeuralModel, ImageRun]):
 
 
 @final
-class ImageComparison(ComparisonData):
+class ImageComparison(SequenceComparison):
     """Images of one size, as raster sequences of pixel values."""
 
     task = "images"
@@ -333,7 +333,6 @@ class ImagesTask(Task):
     """P(x_t | x_<t, label) of pixel values in raster order."""
 
     run = ImageRun
-    comparison = ImageComparison
     missing_data = (
         "no training data was given; name images with --data: idx, .npz, a folder of PNG or JPEG, or builtin:digits"
     )

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, final
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.corpus import Corpus, Report
 from chainrule.errors import ConfigError, DecodingError
 from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
-from chainrule.families import family
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
 from chainrule.metrics import score_rows
 from chainrule.tasks.base import Run, TokenizerRun
+from chainrule.tasks.comparing import ComparisonData
 from chainrule.tasks.gamma import with_gamma
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest, TextToken, TokenScores
-from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Fraction, shown_fraction
 
@@ -173,43 +172,10 @@ class SpeedPrompt(NamedTuple):
     length: int
 
 
-class ComparisonData(ABC):
-    """The encoded data that families of a task are compared on; metrics are computed on `test`."""
+class SequenceComparison(ComparisonData):
+    """Sequences without a source, compared by their likelihood."""
 
-    task: ClassVar[str]  # the `Model.task` of the families made for this data
-    unit: ClassVar[Literal["byte", "dim"]]
     neural_cache: ClassVar[int | None]  # size of the neural cache of a mixture's parts
-    vocabulary: int
-    tokenizer: Tokenizer | None = None  # None if the tokens are not text
-    tokens_per_image: int | None = None
-    train: Corpus
-    valid: Corpus
-    test: Corpus
-    warnings: tuple[str, ...]  # about the data, one line each
-
-    @abstractmethod
-    def __init__(self, config: DataConfig, tokenizer: str, progress: Report) -> None: ...
-
-    @classmethod
-    @abstractmethod
-    def own_test(cls, config: DataConfig) -> str | None:
-        """The spec of the test split that comes with the training data, if there is one."""
-
-    @classmethod
-    @abstractmethod
-    def families(cls) -> list[str]:
-        """Names of the families that can be compared on this data."""
-
-    @final
-    @classmethod
-    def default_families(cls) -> list[str]:
-        """Names of the families that are compared unless the user lists others."""
-        kinds = {name: family(name) for name in cls.families()}
-        return [name for name, kind in kinds.items() if kind.task == cls.task or cls.task in kind.compared_on]
-
-    @abstractmethod
-    def data_config(self, config: DataConfig) -> DataConfig:
-        """`config` with everything that was detected in the data filled in."""
 
     @abstractmethod
     def model_settings(self, name: str) -> Mapping[str, Any]:

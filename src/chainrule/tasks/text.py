@@ -38,7 +38,14 @@ from chainrule.tasks.base import (
     refuse_pairs,
     require,
 )
-from chainrule.tasks.sequences import ComparisonData, ScoredCorpus, SequenceRun, SequenceSplits, SpeedPrompt, TokenRun
+from chainrule.tasks.sequences import (
+    ScoredCorpus,
+    SequenceComparison,
+    SequenceRun,
+    SequenceSplits,
+    SpeedPrompt,
+    TokenRun,
+)
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import CarriedSegments, WholeSequences
 from chainrule.training.progress import Fraction, Reporter, shown_fraction
@@ -476,7 +483,7 @@ class TextData(PlainTextData[NeuralModel, TextRun], LikelihoodData[NeuralModel, 
 
 
 @final
-class TextComparison(ComparisonData):
+class TextComparison(SequenceComparison):
     """Text: one stream or separate documents."""
 
     task = "text"
@@ -521,7 +528,6 @@ class TextTask(Task):
     """P(x_t | x_<t) of text."""
 
     run = TextRun
-    comparison = TextComparison
     missing_data = "no training data was given; name a file, a folder, builtin:prose or hub:NAME with --data"
 
     @classmethod
