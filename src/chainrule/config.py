@@ -154,6 +154,9 @@ class DataConfig(Settings):
     distil_from: str | None = Field(
         None, description="translation: teacher run whose translations replace the training targets"
     )
+    distil_pairs: int | None = Field(
+        None, ge=1, description="translation: number of training pairs that the teacher translates; none: all"
+    )
 
     levels: int | None = Field(
         None, ge=2, description="images: brightness levels per channel; 2: black and white; none: as in the data"

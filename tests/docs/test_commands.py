@@ -47,7 +47,11 @@ RUNS = {
     "runs/small": "chainrule train finite_memory --data my.txt --out runs/small",
     "runs/nar": "chainrule train nonautoregressive --source train.en --target train.de --out runs/nar",
 }
-COMPARED = {"builtin:digits": "neighbours,pixelcnn", "train.tsv": "words"}  # by their data; else text
+COMPARED = {
+    "builtin:digits": "neighbours,pixelcnn",
+    "train.tsv": "words",
+    "pairs.tsv": "seq2seq",
+}  # by their data; else text
 WRITES = ("train", "mix", "import", "export", "compare", "frontier")  # verbs whose --out is a new folder
 COUNTED = ("ngram", "neighbours")
 TINY = {

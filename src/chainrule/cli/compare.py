@@ -25,24 +25,29 @@ def compare(
     data: Annotated[
         str,
         typer.Option(
-            help="Training data: text, images or labelled texts: a file, a folder, builtin:prose, builtin:digits, … as "
-            "for `chainrule train --data`. A list of names or words is read as one document per line; --set "
-            "data.unit=documents or stream decides.",
+            help="Training data: text, images, labelled texts or pairs: a file, a folder, builtin:prose, "
+            "builtin:digits, builtin:dates, … as for `chainrule train --data`. A list of names or words is read as one "
+            "document per line; --set data.unit=documents or stream decides.",
             show_default=False,
         ),
     ],
     out: Annotated[Path, typer.Option(help="Output folder: runs, results.json, report.html.", show_default=False)],
+    source: Annotated[
+        str | None,
+        typer.Option(help="Pairs: the sources, line by line, of the translations in --data.", show_default=False),
+    ] = None,
     families: Annotated[
         str | None,
         typer.Option(
             help="Comma-separated families, such as ngram,gpt. Default: all language models; for images, the image "
-            "models and gpt; for labels, the encoders words, attentive_conv and attentive_conv_unmasked.",
+            "models and gpt; for labels, the encoders words, attentive_conv and attentive_conv_unmasked; for pairs, "
+            "all translation models, and seq2seq_without_attention.",
             show_default=False,
         ),
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="text, images or labels. Default: what the data show.", show_default=False),
+        typer.Option(help="text, images, labels or translation. Default: what the data show.", show_default=False),
     ] = None,
     encoder: Annotated[
         list[str] | None,
@@ -131,6 +136,7 @@ def compare(
         "out": out,
         "families": None if families is None else [name.strip() for name in families.split(",") if name.strip()],
         "task": task,
+        "source": source,
         "encoders": encoder or [],
         "minutes": minutes,
         "valid": valid,

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from chainrule.comparison.analysis import interval as bits_interval
-from chainrule.comparison.folder import TEST, ComparisonFolder
+from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder
 from chainrule.comparison.measuring import chosen_model_settings, common_prefix, learning_curve
 from chainrule.comparison.plan import ComparisonPlan
-from chainrule.comparison.results import ComparisonResults, ComparisonRow, MetricColumn, MetricEstimate
+from chainrule.comparison.results import ComparisonResults, ComparisonRow, FailedFamily, MetricColumn, MetricEstimate
 from chainrule.comparison.runner import JobRunner
 from chainrule.comparison.running import RunningComparison
 from chainrule.comparison.schedule import example_schedule
+from chainrule.deadline import Deadline
 from chainrule.evaluation.bootstrap import Values, interval, resampled
 from chainrule.evaluation.likelihood import Surprisals, summarise
+from chainrule.interface.conditional import ParallelModel
 from chainrule.reports.formatting import listed
 from chainrule.reports.page import provenance
 from chainrule.tasks import Run, load
 from chainrule.tasks.comparing import ExampleComparison, TaskMetric
 
+DISTILLATION_FRACTION = 0.3  # of the time of the models that learn from a teacher, for its translations
+DISTILLATION_MARGIN = 0.8  # of the sentences that it is expected to translate in that time
 MIN_EXAMPLES, MIN_FRACTION = 50, 0.1  # of the test examples that the others have predicted, for a model to be shown
 
 
@@ -54,6 +59,67 @@ class ComparisonOfExamples(RunningComparison):
             reading=self.reading,
         )
         return self.plan.model_copy(update={"schedule": schedule})
+
+    def run_jobs(self, runner: JobRunner) -> list[FailedFamily]:
+        """Run the models that need no teacher, then those that learn from the best of them."""
+        taught = [job for job in self.plan.jobs if job.taught]
+        if not taught:
+            return runner.run()
+        schedule, later = self.plan.schedule, 0.0
+        if schedule is not None:
+            each = schedule.training + max(schedule.scoring[job.name] for job in taught)
+            later = each * math.ceil(len(taught) / self.plan.workers)
+        failures = runner.run(later=later)
+        waiting = [job.name for job in taught if self.folder.job_result(job.name) is None]
+        if waiting and not any(job.data for job in taught):
+            self._teach(runner, waiting, later)
+        return failures + runner.run(taught=True)
+
+    def _teach(self, runner: JobRunner, names: Sequence[str], later: float) -> None:
+        """Let the best model so far translate the training data for these models, in a part of their time."""
+        teacher = self._teacher()
+        if teacher is None:
+            self.notes.append(f"no other model was compared, so {listed(names)} learned from the references")
+            return
+        result = self.folder.job_result(teacher)
+        assert result is not None
+        pairs, part = None, Deadline()
+        if self.plan.schedule is not None:
+            part = self.deadline.within(DISTILLATION_FRACTION * later)
+            affordable = int(DISTILLATION_MARGIN * result.texts_per_second * part.remaining)
+            assert self.task.train.offsets is not None
+            pairs = affordable if affordable < len(self.task.train.offsets) - 1 else None
+            if affordable < 1:
+                self.notes.append(f"there was no time for a teacher: {listed(names)} learned from the references")
+                return
+        settings = {"distil_from": str(self.folder.run(teacher)), **({} if pairs is None else {"distil_pairs": pairs})}
+        self._use_data(runner, names, settings)
+        began = time.monotonic()
+        self.listener.stage(f"translating by {teacher}", 0.0)
+        limit = Deadline() if pairs is None and self.plan.schedule is None else part.after(2 * part.remaining)
+        if not runner.distil(names[0], limit):
+            self._use_data(runner, names, {})
+            self.notes.append(f"{teacher} was too slow as a teacher: {listed(names)} learned from the references")
+            return
+        which = "all training pairs" if pairs is None else f"the first {pairs:,} training pairs"
+        self.notes.append(
+            f"{listed(names)} learned from the translations of {teacher}: {which}, for which it took "
+            f"{time.monotonic() - began:.0f} s of their time"
+        )
+
+    def _use_data(self, runner: JobRunner, names: Sequence[str], settings: dict[str, Any]) -> None:
+        jobs = [job.model_copy(update={"data": settings}) if job.name in names else job for job in self.plan.jobs]
+        self.plan = runner.plan = self.plan.model_copy(update={"jobs": jobs})
+        self.folder.write_plan(self.plan)
+
+    def _teacher(self) -> str | None:
+        """The finished autoregressive model with the best likelihood of the validation data."""
+        names = [job.name for job in self.plan.jobs if not job.taught and self.folder.job_result(job.name) is not None]
+        if not names:
+            return None
+        nats = {name: self.folder.surprisals(name, VALIDATION).nats for name in names}
+        count = min(map(len, nats.values()))
+        return min(names, key=lambda name: float(nats[name][:count].mean()))
 
     def measure(self) -> ComparisonResults:
         """A row per model, the best first, all on the same test examples."""
@@ -124,8 +190,8 @@ class ComparisonOfExamples(RunningComparison):
         plan, task = self.plan, self.task
         return {
             "training_data": plan.data.train,
-            "test_data": plan.data.named(TEST),
-            "validation_data": f"{plan.data.named('validation')}, for early stopping",
+            "test_data": task.names[TEST],
+            "validation_data": f"{task.names[VALIDATION]}, for early stopping",
             "test_texts": count if count == self.examples else f"the first {count:,} of {self.examples:,}",
             **task.described(),
             "interval": "95 %, bootstrap over the test texts; models are compared by the same resamples",
@@ -150,8 +216,10 @@ def example_row(
     finite = np.isfinite(found.nats[: len(test)])
     kept = Surprisals(found.nats[: len(test)][finite], found.hits[: len(test)][finite], found.protocol)
     score = summarise(kept, test)
+    metrics_of_bits = score.model_dump(include={"nats_per_token", "bits_per_byte", "perplexity", "word_perplexity"})
     return ComparisonRow(
         name=name,
+        accuracy=None if isinstance(run.model, ParallelModel) else score.accuracy,
         summary=job.summary or type(run.model).summary(),
         run=str(folder.run(name).relative_to(folder.path)),
         settings=chosen_model_settings(run),
@@ -164,7 +232,7 @@ def example_row(
         seconds=result.seconds,
         memory_bytes=result.memory_bytes,
         curve=learning_curve(run, task.unit),
-        **score.model_dump(include={"nats_per_token", "bits_per_byte", "perplexity", "word_perplexity", "accuracy"}),
+        **metrics_of_bits,
     )
 
 

@@ -73,6 +73,10 @@ class ComparisonFolder:
     def trial_file(self, name: str) -> Path:
         return self.path / "jobs" / f"{name}.trial"
 
+    def distilled_file(self, name: str) -> Path:
+        """Exists when the teacher of a model has translated the training data."""
+        return self.path / "jobs" / f"{name}.distilled"
+
     @property
     def seconds_file(self) -> Path:
         return self.path / "seconds"

@@ -13,13 +13,14 @@ from chainrule.api import train
 from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, JobResult, last_record
 from chainrule.comparison.plan import ComparisonPlan, is_neural
 from chainrule.comparison.schedule import MIN_TRAINING, Trial
-from chainrule.config import TrainConfig
+from chainrule.config import DataConfig, RunConfig, TrainConfig
 from chainrule.data.corpus import Corpus
 from chainrule.deadline import Deadline
-from chainrule.evaluation.likelihood import protocol_for, surprisals
+from chainrule.evaluation.likelihood import parallel_surprisals, protocol_for, surprisals
 from chainrule.families import build
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.conditional import ParallelModel
 from chainrule.tasks import COMPARISONS, Run, open_data
 from chainrule.tasks.base import parameters, require
 from chainrule.tasks.comparing import ComparisonData, ExampleComparison
@@ -107,6 +108,16 @@ def run_job(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
     write_whole(folder.job_file(name), result.model_dump_json(indent=2))
 
 
+def run_distillation(folder: ComparisonFolder, name: str) -> None:
+    """Translate the training data by the teacher of a model; its job finds the translations in the cache."""
+    plan = folder.plan()
+    torch.set_num_threads(plan.threads)
+    job = plan.job(name)
+    data = DataConfig.parse({**plan.data.model_dump(exclude_none=True), **job.data}, where="data")
+    open_data(RunConfig(family=job.family, tokenizer=plan.tokenizer, data=data), Reporter())
+    write_whole(folder.distilled_file(name), "")
+
+
 class ScoredModel(NamedTuple):
     """What is known of a model besides its scores."""
 
@@ -140,8 +151,13 @@ def score_examples(
     data = open_data(run.config, Reporter(), stored=run.folder)
     for split, fraction in ((VALIDATION, VALIDATION_FRACTION), (TEST, TEST_FRACTION)):
         corpus, source, _ = data.held_out[split]
-        assert isinstance(run.model, AutoregressiveModel)
-        found = surprisals(run.model, corpus, source=source, deadline=deadline.share(fraction))
+        assert source is not None
+        until = deadline.share(fraction)
+        if isinstance(run.model, ParallelModel):
+            found = parallel_surprisals(run.model, corpus, source, deadline=until)
+        else:
+            assert isinstance(run.model, AutoregressiveModel)
+            found = surprisals(run.model, corpus, source=source, deadline=until)
         folder.write_surprisals(name, split, found)
     began = time.monotonic()
     predicted = task.predict(run, data, deadline)

@@ -17,7 +17,7 @@ from chainrule.interface.base import CountModel, NeuralModel
 from chainrule.interface.conditional import ParallelModel
 from chainrule.reports.formatting import duration
 from chainrule.tasks import COMPARISONS
-from chainrule.tasks.comparing import ComparisonData, Entry
+from chainrule.tasks.comparing import OWN_SPLIT, ComparisonData, Entry
 from chainrule.tasks.sequences import SequenceComparison
 from chainrule.training.sizing import operations_per_second, sizes_for
 
@@ -113,7 +113,7 @@ def entry_job(name: str, entry: Entry, given: Mapping[str, Any]) -> Job:
         summary=entry.summary,
         taught=entry.taught,
         model={**entry.model, **given.get("model", {})},
-        train=dict(given.get("train", {})),
+        train={**entry.train, **given.get("train", {})},
     )
 
 
@@ -134,7 +134,9 @@ def split_config(
     values: dict[str, Any] = {"train": data, "valid_fraction": VALID_FRACTION, "valid_from": "start", **settings}
     if test is None and test_fraction is None:
         test = own_test(DataConfig.parse(values, where="data"))
-    if test is not None:
+    if test == OWN_SPLIT:
+        values |= {} if valid is None else {"valid": valid}
+    elif test is not None:
         values |= {"test": test, **({} if valid is None else {"valid": valid})}
     elif valid is not None:
         values["test"] = valid
@@ -161,8 +163,8 @@ def comparable_task(data: str, settings: Mapping[str, Any], families: Sequence[s
         return "text"
     if found not in COMPARISONS:
         raise ConfigError(
-            f"{data!r} is data of {found}, whose models cannot be compared; give text, images or labels, or read it as "
-            "text with --task text"
+            f"{data!r} is data of {found}, whose models cannot be compared; give text, images, labels or pairs, or "
+            "read it as text with --task text"
         )
     return found
 

@@ -45,7 +45,9 @@ class ComparisonRow(Settings):
     settings: dict[str, Any] = Field(description="model settings chosen for the budget")
     parts: dict[str, float] = Field({}, description="of a mixture: mean weight of each part")
     parameters: int
-    metrics: dict[str, MetricEstimate] = Field({}, description="of labels: accuracy and macro_f1")
+    metrics: dict[str, MetricEstimate] = Field(
+        {}, description="of labels: accuracy and macro_f1; of pairs: bleu and chrf"
+    )
     nats_per_token: float
     bits_per_byte: float = Field(
         description="for images, per dim: a channel of a pixel counts as a byte; for labels, per label"
@@ -53,11 +55,13 @@ class ComparisonRow(Settings):
     interval: tuple[float, float] = Field(description="95 % interval of bits_per_byte, by block bootstrap")
     perplexity: float
     word_perplexity: float | None
-    accuracy: float = Field(description="fraction of tokens that were the most probable ones")
+    accuracy: float | None = Field(
+        description="fraction of tokens that were the most probable ones; none for parallel models"
+    )
     train_tokens: int
     train_tokens_per_second: float
     decode_tokens_per_second: float = Field(0.0, description="of text and images")
-    texts_per_second: float = Field(0.0, description="texts labelled per second")
+    texts_per_second: float = Field(0.0, description="texts labelled or translated per second")
     seconds: float = Field(description="wall-clock time of training")
     memory_bytes: int = Field(description="peak resident memory of the training process")
     curve: list[LearningPoint] = Field([], description="bits per byte on the validation data during training")

@@ -167,6 +167,17 @@ class JobRunner:
         files = {name: self.folder.trial_file(name) for name in names}
         return {name: Trial.model_validate_json(file.read_text()) for name, file in files.items() if file.is_file()}
 
+    def distil(self, name: str, limit: Deadline) -> bool:
+        """Let the teacher of a model translate the training data until a limit; whether that is done."""
+        process = self.server.start(name, "distil")
+        with self._stoppable():
+            while not process.ended.wait(POLL_SECONDS):
+                if self.stopping or limit.passed:
+                    process.send(signal.SIGKILL)
+        if self.stopping:
+            raise KeyboardInterrupt
+        return self.folder.distilled_file(name).is_file()
+
     def run(self, *, taught: bool = False, later: float = 0.0) -> list[FailedFamily]:
         """Run the jobs without a teacher, or those with one, and return those that failed; `later` seconds are kept.
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.comparison.folder import ComparisonFolder
-from chainrule.comparison.job import run_job, run_trial
+from chainrule.comparison.job import run_distillation, run_job, run_trial
 from chainrule.deadline import Deadline
 from chainrule.errors import ChainruleError, memory_problem
 from chainrule.training.process import stop_signals
@@ -84,6 +84,8 @@ def _run(folder: ComparisonFolder, request: dict[str, Any]) -> int:
             try:
                 if request["action"] == "trial":
                     run_trial(folder, name)
+                elif request["action"] == "distil":
+                    run_distillation(folder, name)
                 else:
                     run_job(folder, name, Deadline(request["end"] if request["end"] is not None else math.inf))
             except KeyboardInterrupt:

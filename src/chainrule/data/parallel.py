@@ -159,6 +159,19 @@ def prepare_pairs(
     )
 
 
+def pairs_as_text(config: DataConfig, split: Split, *, cache: Path | None = None) -> list[Pair]:
+    """Return the cleaned pairs of a held-out split as text, in the order in which they are encoded."""
+    origin = open_pairs(config.train, config.source, config)
+    others = {one: found for one in SPLITS if (found := _held_out(one, config, origin)) is not None}
+    clean = partial(cleaned, normalisation=normalisation_of(config), cache=cache)
+    if split in others:
+        pairs = clean(others[split], CleaningRules())
+        return pairs.first(pairs.report.kept)
+    train = clean(origin, CleaningRules.for_training(config))
+    part = cut_off(train.source, config, list(others), cache=cache, progress=None).get(split)
+    return train.first(train.report.kept, part)
+
+
 SPLITS: tuple[Split, ...] = ("validation", "test")
 
 

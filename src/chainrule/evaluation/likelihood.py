@@ -70,6 +70,9 @@ class Protocol(Settings):
     bytes: str | None = Field(None, description="what counts as a byte of bits/byte; none: not text")
 
 
+DOCUMENTS_AT_ONCE = 64  # of a parallel model, between two looks at the clock
+
+
 class Score(MetricValues):
     """Metrics, and how they were measured."""
 
@@ -296,6 +299,36 @@ def _score_whole(
     if not count:
         raise DataError("no documents to score, or none short enough for the model; give shorter ones")
     return metrics_of(total, count, corpus, protocol, accuracy=None, impossible=impossible)
+
+
+@torch.inference_mode()
+def parallel_surprisals(
+    model: ParallelModel, corpus: Corpus, source: Corpus, *, deadline: Deadline = NO_DEADLINE
+) -> Surprisals:
+    """The nats of each document, divided evenly among its tokens; NaN if it is impossible or too long for the model.
+
+    At the deadline, of the documents that have been scored by then. A token of a parallel model has no rank.
+    """
+    assert corpus.offsets is not None
+    edges = itertools.pairwise(corpus.offsets.tolist())
+    documents = [Window(begin, begin, end, number) for number, (begin, end) in enumerate(edges)]
+    nats, done = np.full(len(corpus), np.nan, np.float32), 0
+    for first in range(0, len(documents), DOCUMENTS_AT_ONCE):
+        chunk = documents[first : first + DOCUMENTS_AT_ONCE]
+        fitting = [one for one in chunk if one.end - one.begin <= (model.context or math.inf)]
+        lengths = [_length(model, window, source) for window in fitting]
+        for rows in by_length(lengths, len(fitting), max(64, MAX_LOGITS // model.vocabulary)) if fitting else ():
+            group = [fitting[row] for row in rows]
+            for window, found in zip(group, model.log_prob(_batch(model, corpus.tokens, group, source)), strict=True):
+                if found > -math.inf:
+                    nats[window.begin : window.end] = -float(found) / (window.end - window.begin)
+        done = chunk[-1].end
+        if deadline.passed:
+            break
+    if not np.isfinite(nats).any():
+        raise DataError("no documents to score, or none short enough for the model; give shorter ones")
+    protocol = protocol_for(model, corpus, tokens=None if done == len(corpus) else done)
+    return Surprisals(nats[:done], np.zeros(done, np.bool_), protocol)
 
 
 def _exp(nats: float) -> float:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from chainrule.decoding import Search, TranslatedText, Translator
@@ -69,6 +71,30 @@ def corpus_scores(
         "bleu_signature": str(bleu.get_signature()),
         "chrf_signature": str(chrf.get_signature()),
     }
+
+
+class SentenceStatistics(NamedTuple):
+    """The statistics of each sentence whose sums are all that a corpus metric needs."""
+
+    counts: npt.NDArray[np.float64]  # (N, K)
+    score: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]  # (R, K) sums -> (R,) scores
+
+
+def sentence_statistics(
+    hypotheses: Sequence[str], references: Sequence[str], *, target_language: str = ""
+) -> dict[str, SentenceStatistics]:
+    """BLEU and chrF as functions of statistics of the sentences, so that sentences can be resampled."""
+    ours, theirs = ([text.strip() for text in texts] for texts in (hypotheses, references))
+
+    def statistics(metric: Metric) -> SentenceStatistics:
+        def score(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            rows = np.rint(sums).astype(int).tolist()
+            return np.array([metric._compute_score_from_stats(row).score for row in rows])
+
+        return SentenceStatistics(np.array(metric._extract_corpus_statistics(ours, [theirs]), np.float64), score)
+
+    bleu, chrf = metrics(target_language)
+    return {"bleu": statistics(bleu), "chrf": statistics(chrf)}
 
 
 def metrics(target_language: str) -> tuple[Metric, Metric]:

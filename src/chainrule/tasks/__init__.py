@@ -56,6 +56,7 @@ COMPARISONS: Registry[ComparisonData] = Registry(
         "text": "tasks.text:TextComparison",
         "images": "tasks.images:ImageComparison",
         "labels": "tasks.label_comparison:LabelComparison",
+        "translation": "tasks.pair_comparison:PairComparison",
     }
 )
 """How the models of a task are compared, by the task that the data shows."""

@@ -23,6 +23,8 @@ from chainrule.families import family
 from chainrule.tasks.base import Run, TrainingData
 from chainrule.tokenizers import Tokenizer
 
+OWN_SPLIT = ""
+"""The spec of test data that are found together with the training data."""
 Unit = Literal["byte", "dim", "label"]
 Statistics = npt.NDArray[np.float64]
 
@@ -33,6 +35,7 @@ class Entry:
 
     family: str
     model: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""  # in one line; by default that of the family
     taught: bool = False  # whether it is trained on the translations of the best other model
 
@@ -85,6 +88,11 @@ class ComparisonData(ABC):
         """All models that can be compared, by name: one per family, unless a task has several of a family."""
         if encoders:
             raise ConfigError("--encoder is for comparisons of labels; remove it")
+        return cls.known_entries()
+
+    @classmethod
+    def known_entries(cls) -> dict[str, Entry]:
+        """The models of `families`."""
         return {name: Entry(name) for name in cls.families()}
 
     @abstractmethod
@@ -95,6 +103,7 @@ class ComparisonData(ABC):
 class ExampleComparison(ComparisonData):
     """Labels or translations to predict from texts: models are ranked by the first metric of the task."""
 
+    names: Mapping[str, str]  # of the held-out data in reports
     metric_names: ClassVar[tuple[str, ...]]  # as the report writes them, the deciding one first
     activity: ClassVar[str]  # what the best model does best: "labels these texts"
     scoring_fraction: ClassVar[float]  # of the time of a model, for scoring and predicting

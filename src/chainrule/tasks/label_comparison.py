@@ -22,16 +22,16 @@ from chainrule.training.checkpoint import RunFolder
 BATCH = 512  # texts between two looks at the clock
 
 ENTRIES = {
-    "words": Entry("classifier", {}, "Classifier over word vectors that it learns itself."),
+    "words": Entry("classifier", summary="Classifier over word vectors that it learns itself."),
     "attentive_conv": Entry(
         "classifier",
         {"encoder": "attentive_conv"},
-        "Classifier over attentive convolution, which reads each token with those before it.",
+        summary="Classifier over attentive convolution, which reads each token with those before it.",
     ),
     "attentive_conv_unmasked": Entry(
         "classifier",
         {"encoder": "attentive_conv", "encoder_mask": "none"},
-        "Classifier over attentive convolution without a mask, which reads each token with the whole text.",
+        summary="Classifier over attentive convolution without a mask, which reads each token with the whole text.",
     ),
 }
 
@@ -54,6 +54,7 @@ class LabelComparison(ExampleComparison):
         self.vocabulary = len(prepared.labels)
         self.train, self.valid = prepared.train.target, prepared.held_out["validation"].target
         self.test = prepared.held_out["test"].target
+        self.names = prepared.names
         self.warnings = (*notes, *prepared.warnings)
 
     @classmethod
@@ -125,9 +126,11 @@ def _encoder(path: str) -> Entry:
     folder = Path(path)
     if (folder / "config.toml").is_file():
         stored = RunFolder(folder).config()
-        return Entry("classifier", {"encoder_run": str(folder)}, f"Classifier over the vectors of {stored.family}.")
+        return Entry(
+            "classifier", {"encoder_run": str(folder)}, summary=f"Classifier over the vectors of {stored.family}."
+        )
     if (folder / "tokenizer.json").is_file():
-        return Entry("classifier", {"features": str(folder)}, f"Classifier over the features of {folder.name}.")
+        return Entry("classifier", {"features": str(folder)}, summary=f"Classifier over the features of {folder.name}.")
     raise ConfigError(
         f"--encoder {path!r} is neither a run nor the folder of a pretrained model; give a run of word2vec, elmo or "
         "bert, or a folder with config.json and tokenizer.json"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +353,7 @@ def distilled(
     pairs: CleanPairs,
     teacher: str,
     *,
+    limit: int | None = None,
     device: str = "auto",
     batch: int = 32,
     cache: Path | None = None,
@@ -361,17 +363,18 @@ def distilled(
 
     References translate the same source in many ways, and a model that predicts all tokens independently mixes them.
     The translations of one model vary less (Zhou et al., 2020). Training and validation targets are replaced; reported
-    scores always use the original references. The translations are cached by the sources and the teacher's weights.
+    scores always use the original references. With a `limit`, only the first targets are replaced. The translations are
+    cached by the sources and the teacher's weights.
     """
     folder = RunFolder(Path(teacher))
     made_from = (pairs.source.identity(), pairs.target.identity(), _identity(folder), DISTILLATION_SEARCH.model_dump())
-    entry = (cache or cache_root()) / fingerprint("distilled", *made_from)
+    entry = (cache or cache_root()) / fingerprint("distilled", *made_from, *([] if limit is None else [limit]))
     if find(entry, lambda found: (found / DISTILLED_FILE).stat()) is None:
         with (
             building(entry) as temporary,
             (temporary / DISTILLED_FILE).open("w", encoding="utf-8", newline="\n") as file,
         ):
-            for number, target in enumerate(_teacher_targets(pairs, folder, device, batch), start=1):
+            for number, target in enumerate(_teacher_targets(pairs, folder, device, batch, limit), start=1):
                 file.write(target + "\n")
                 if progress is not None:
                     progress(number, pairs.report.kept)
@@ -392,13 +395,16 @@ def _identity(folder: RunFolder) -> tuple[object, ...]:
     return (config.family, config.model, digest)
 
 
-def _teacher_targets(pairs: CleanPairs, folder: RunFolder, device: str, batch: int) -> Iterator[str]:
-    """One line per pair; the original target if the teacher generates nothing."""
+def _teacher_targets(pairs: CleanPairs, folder: RunFolder, device: str, batch: int, limit: int | None) -> Iterator[str]:
+    """One line per pair; the original target if the teacher generates nothing, and after the limit."""
     run = load(folder.path, TranslationRun, device=device)
-    found = run.translate(pairs.source.documents(), DISTILLATION_SEARCH, batch=batch)
-    for target, (best, *_) in zip(pairs.target.documents(), found, strict=True):
+    targets = iter(pairs.target.documents())
+    found = run.translate(islice(pairs.source.documents(), limit), DISTILLATION_SEARCH, batch=batch)
+    for best, *_ in found:
+        target = next(targets)
         generated = sentence(best.text, Normalisation())
         yield target if best.is_untranslated or not generated else generated
+    yield from targets
 
 
 class TranslationTask(Task):
@@ -414,7 +420,9 @@ class TranslationTask(Task):
         teacher, rewrite = config.data.distil_from, None
         if teacher is not None:
             progress = partial(reporter.preparing, f"translating by {Path(teacher).name}")
-            rewrite = partial(distilled, teacher=teacher, device=config.device, progress=progress)
+            rewrite = partial(
+                distilled, teacher=teacher, limit=config.data.distil_pairs, device=config.device, progress=progress
+            )
         pairs = prepare_pairs(
             config.data,
             config.tokenizer,

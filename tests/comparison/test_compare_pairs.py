@@ -1,0 +1,104 @@
+"""Comparisons of translation models: BLEU and chrF beside the likelihood, and teachers from the comparison itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chainrule import load
+from chainrule.comparison.compare import compare
+from chainrule.comparison.folder import ComparisonFolder
+from chainrule.data.parallel import pairs_as_text
+from chainrule.evaluation.translation import corpus_scores, sentence_statistics
+
+pytest.importorskip("sacrebleu")
+
+SMALL = [
+    "seq2seq.model.width=8",
+    "seq2seq.model.layers=1",
+    "seq2seq_without_attention.model.width=8",
+    "nonautoregressive.model.width=8",
+    "nonautoregressive.model.heads=1",
+    "nonautoregressive.model.encoder_layers=1",
+    "nonautoregressive.model.decoder_layers=1",
+]
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "six": "sechs"}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    random = np.random.default_rng(0)
+    lines = []
+    for number in range(160):
+        chosen = random.choice(list(WORDS), size=4)
+        lines.append(f"{' '.join(chosen)} {number}\t{' '.join(WORDS[word] for word in chosen)} {number}")
+    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(pairs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHAINRULE_CACHE", str(folder / "cache"))
+        results = compare(
+            str(pairs),
+            out=folder / "out",
+            families=["seq2seq", "seq2seq_without_attention", "nonautoregressive"],
+            tokens=4000,
+            tokenizer="words",
+            overrides=SMALL,
+            progress=False,
+        )
+        yield results, folder / "out"
+
+
+def test_models_with_and_without_attention_and_a_parallel_one_are_compared_by_bleu(finished):
+    results, _ = finished
+    assert results.failures == []
+    assert {row.name for row in results.rows} == {"seq2seq", "seq2seq_without_attention", "nonautoregressive"}
+    assert [one.name for one in results.metrics] == ["BLEU", "chrF"]
+    for row in results.rows:
+        for found in row.metrics.values():
+            assert found.interval[0] <= found.value <= found.interval[1]
+        assert row.bits_per_byte > 0
+    order = [row.metrics["bleu"].value for row in results.rows]
+    assert order == sorted(order, reverse=True)
+    settings = {row.name: row.settings for row in results.rows}
+    assert settings["seq2seq_without_attention"]["attention"] == "none"
+
+
+def test_a_model_that_needs_a_teacher_learns_from_the_best_autoregressive_model(finished):
+    results, out = finished
+    nats = {row.name: row.nats_per_token for row in results.rows}
+    job = ComparisonFolder(out).plan().job("nonautoregressive")
+    teacher = job.data["distil_from"].rsplit("/", 1)[-1]
+    assert teacher in nats
+    assert load(out / "runs" / "nonautoregressive").config.data.distil_from == job.data["distil_from"]
+    assert any(f"learned from the translations of {teacher}" in note for note in results.notes)
+
+
+def test_bleu_of_the_table_is_that_of_the_translations_of_the_run(finished):
+    results, out = finished
+    row = next(row for row in results.rows if row.name == "seq2seq")
+    run = load(out / row.run)
+    held_out = pairs_as_text(run.config.data, "test")
+    ours = [best.text for best, *_ in run.translate([pair.source for pair in held_out])]
+    scores = corpus_scores(ours, [pair.target for pair in held_out])
+    assert row.metrics["bleu"].value == pytest.approx(scores["bleu"])
+    assert row.metrics["chrf"].value == pytest.approx(scores["chrf"])
+
+
+def test_the_report_says_how_translations_were_measured(finished):
+    _, out = finished
+    page = (out / "report.html").read_text()
+    assert "translates this data best" in page
+    assert "beam 5" in page
+
+
+def test_sums_of_sentence_statistics_give_the_scores_of_the_corpus():
+    ours, theirs = ["a b c d e f", "x y z"], ["a b c d e g", "x y w z"]
+    scores = corpus_scores(ours, theirs)
+    for key, found in sentence_statistics(ours, theirs).items():
+        assert found.score(found.counts.sum(0)[None])[0] == pytest.approx(scores[key])
