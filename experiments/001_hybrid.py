@@ -11,13 +11,12 @@ greedy search. Every γ is measured on the same held-out tokens and sentences, s
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from chainrule.decoding import Search
 from claims import Case, Page, Plot, Series, Table, judge
 from measuring import HeldOut, Setting, held_out, run_experiment, text_data
-from translating import BLEU_UNIT, bleu, bleu_gain, pairs
+from translating import BLEU_UNIT, bleu, bleu_gain, pairs, translations
 
 GAMMAS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 BRANCHES = {"the autoregressive branch": 0.0, "the non-autoregressive branch": 1.0}
@@ -43,7 +42,7 @@ def language(setting: Setting, page: Page) -> None:
     limit = setting.size(60_000, 1500)
     found: dict[float | str, HeldOut] = {OWN: held_out(run, limit)}
     for gamma in gammas(setting):
-        found[gamma] = held_out(run, limit, run.model.with_gamma(gamma))
+        found[gamma] = held_out(run.with_gamma(gamma), limit)
     rows = [{"γ": str(gamma), "bits/byte": one.bits} for gamma, one in found.items()]
     page.tables.append(Table("Language: bits per byte by γ", rows))
     lines = {
@@ -62,8 +61,8 @@ def translation(setting: Setting, page: Page) -> None:
     data = pairs(setting)
     run: Any = setting.train("translation", "hybrid", share=0.5, **data.options)
     sources, references = data.held_out(setting.size(1000, 20))
-    found = {OWN: translated(run, None, sources)}
-    found |= {str(gamma): translated(run, gamma, sources) for gamma in gammas(setting)}
+    found = {OWN: translations(run, sources, Search(beam=1))}
+    found |= {str(gamma): translations(run.with_gamma(gamma), sources, Search(beam=1)) for gamma in gammas(setting)}
     scores = {gamma: bleu(texts, references) for gamma, texts in found.items()}
     page.tables.append(
         Table("Translation: BLEU by γ, greedy search", [{"γ": gamma, "BLEU": one} for gamma, one in scores.items()])
@@ -78,14 +77,6 @@ def translation(setting: Setting, page: Page) -> None:
         for name, gamma in BRANCHES.items()
     ]
     page.verdicts.append(judge("The hybrid translates better than its branches", cases))
-
-
-def translated(run: Any, gamma: float | None, sources: list[str]) -> list[str]:
-    """Greedy translations with a fixed γ, or with the model's own."""
-    translator = run.translator()
-    if gamma is not None:
-        translator = replace(translator, model=run.model.with_gamma(gamma))
-    return [found[0].text for found in translator.translate_stream(sources, Search(beam=1))]
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ estimation makes training faster; that beam search finds better sentences than g
 ELMo give words better vectors than those learned with the task.
 
 gradient: the norm of the derivative of a hidden vector by the state d steps before, on random inputs, relative to one
-step; faded means below a hundredth. recall: a symbol, d random symbols of another alphabet, and the first one is to
-be named; one layer of each cell is trained on distances up to 128 at once. Both for two initialisations of the
-recurrent matrix: orthogonal, as in the package, and uniform within 1/√width, as in PyTorch. The other parts train
-models of the package on WikiText-2, Multi30k and SST-2.
+step; faded means below a hundredth, about means within a factor of 2. recall: a symbol, d random symbols of another
+alphabet, and the first one is to be named; one layer of each cell is trained on distances up to 128 at once. Both for
+two initialisations of the recurrent matrix: orthogonal, as in the package, and uniform within 1/√width, as in
+PyTorch. The other parts train models of the package on WikiText-2, Multi30k and SST-2.
 """
 
 from __future__ import annotations

@@ -60,14 +60,6 @@ def mean_interval(values: Sequence[float] | np.ndarray, *, seed: int = 0) -> Int
     return Interval(float(data.mean()), float(low), float(high))
 
 
-def difference(first: Interval, second: Interval) -> Interval:
-    """The difference of two independent estimates, with normal intervals combined in quadrature."""
-    value = first.value - second.value
-    low = ((first.value - first.low) ** 2 + (second.high - second.value) ** 2) ** 0.5
-    high = ((first.high - first.value) ** 2 + (second.value - second.low) ** 2) ** 0.5
-    return Interval(value, value - low, value + high)
-
-
 # Verdicts
 
 

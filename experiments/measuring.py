@@ -107,14 +107,20 @@ class Setting:
         print(f"{name}: trained in {time.monotonic() - started:.0f} s", flush=True)
         return run
 
+    def spent(self, seconds: float) -> str:
+        """The time that it took, and might have."""
+        if self.quick:
+            return "quick, which measures nothing"
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"{duration(seconds)} of at most {self.minutes:g} minutes on {threads}"
+
     def page(self, script: str, title: str, data: str) -> Page:
         name = Path(script).stem.replace("_", "-")
-        budget = f"{self.minutes:g} minutes on {self.threads} thread{'s' if self.threads > 1 else ''}"
         setting = {
             "command": " ".join(["python", f"experiments/{Path(script).name}", *self.given]),
-            "budget": "quick, which measures nothing" if self.quick else budget,
             "data": "built in" if self.quick else data,
             "seed": str(self.seed),
+            "load of the machine when it began": f"{os.getloadavg()[0]:.1f} processes on {os.cpu_count()} processors",
         }
         return Page(name, title, Path(script).name, setting)
 
@@ -146,7 +152,7 @@ def run_experiment(
         )
         started = time.monotonic()
         page = experiment(setting)
-        page.setting["time"] = duration(time.monotonic() - started)
+        page.setting["budget"] = setting.spent(time.monotonic() - started)
         page.left_out += [part for part in parts if part not in given.parts]
         print(page.write(setting.out))
     torch.set_num_threads(before)
@@ -215,11 +221,10 @@ def test_corpus(run: Any, limit: int) -> Corpus:
     return test.first(min(limit, len(test)))
 
 
-def held_out(run: Any, limit: int, model: AutoregressiveModel | None = None) -> HeldOut:
-    """Score the first `limit` tokens of the test data, by default with the run's own model."""
+def held_out(run: Any, limit: int) -> HeldOut:
+    """Score the first `limit` tokens of the test data."""
     corpus = test_corpus(run, limit)
-    scored = (model or run.model).eval()
-    return HeldOut(run, surprisals(scored, corpus).nats.astype(np.float64), corpus.bytes)
+    return HeldOut(run, surprisals(run.model.eval(), corpus).nats.astype(np.float64), corpus.bytes)
 
 
 # How far back a prediction depends on the text
