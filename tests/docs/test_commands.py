@@ -50,7 +50,7 @@ RUNS = {
 COMPARED = {
     "builtin:digits": "neighbours,pixelcnn",
     "train.tsv": "words",
-    "pairs.tsv": "seq2seq",
+    "train.de": "seq2seq",
 }  # by their data; else text
 WRITES = ("train", "mix", "import", "export", "compare", "frontier")  # verbs whose --out is a new folder
 COUNTED = ("ngram", "neighbours")

@@ -152,20 +152,23 @@ def data_settings(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def comparable_task(data: str, settings: Mapping[str, Any], families: Sequence[str] | None) -> str:
-    """The task of the data as far as they show it; families of text read any other data as text."""
+    """The task of the data as far as they show it, or that of the families if these are made for another."""
     _require_files(data)
     known = [name for kind in COMPARISONS.values() for name in kind.families()]
     for name in families or ():  # before the data is looked at
         if name not in known:
             raise ConfigError(f"unknown family {name!r}; {nearest(name, known)}")
     found = recognise_task(DataConfig.parse({"train": data, **settings}, where="data"))
-    if found != "images" and families and set(families) <= set(COMPARISONS["text"].families()):
-        return "text"
-    if found not in COMPARISONS:
-        raise ConfigError(
-            f"{data!r} is data of {found}, whose models cannot be compared; give text, images, labels or pairs, or "
-            "read it as text with --task text"
-        )
+    wanted = set(families or ())
+    if found not in COMPARISONS or not wanted <= set(COMPARISONS[found].families()):
+        suitable = [name for name, kind in COMPARISONS.items() if wanted and wanted <= set(kind.families())]
+        if suitable:
+            return suitable[0]
+        if found not in COMPARISONS:
+            raise ConfigError(
+                f"{data!r} is data of {found}, whose models cannot be compared; give text, images, labels or pairs, or "
+                "read it as text with --task text"
+            )
     return found
 
 
