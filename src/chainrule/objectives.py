@@ -85,8 +85,8 @@ class BranchLikelihood(Objective, ReportsMetrics):
     The gradient of log P alone is split by the branches' posterior responsibilities. The branch that predicts better
     would get nearly all of it, and the other would not learn.
 
-    With a large vocabulary a second softmax costs as much as the rest of the model. So P₂ may be computed for a random
-    `share` of the predictions only; its loss is scaled up there, and elsewhere P is taken to be P₁.
+    P₂ may be missing for some predictions, where P = P₁: a second softmax over a large vocabulary costs as much as the
+    rest of a model, so a model may compute it for a random `share` of its rows only. Its loss is scaled up by that.
     """
 
     def __init__(self, weight: float, epsilon: float = 0.0, share: float = 1.0) -> None:
@@ -98,7 +98,7 @@ class BranchLikelihood(Objective, ReportsMetrics):
         assert isinstance(model, Branched)
         logits = model.branch_logits(hidden, 0)  # (N, V)
         losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=self.epsilon)
-        chosen = torch.rand(len(targets), device=targets.device) < self.share  # (N,)
+        chosen = model.has_second(hidden)  # (N,)
         hidden, targets = hidden[chosen], targets[chosen]
         branches = torch.stack([logits[chosen], model.branch_logits(hidden, 1)]).log_softmax(-1)  # (2, M, V)
         second = self._loss(branches[1], targets) / self.share

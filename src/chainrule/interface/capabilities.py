@@ -78,7 +78,11 @@ class Branched(ABC):
     @property
     @abstractmethod
     def branch_share(self) -> float:
-        """The share of predictions for which training computes the second branch."""
+        """The expected share of predictions for which training computes the second branch."""
+
+    @abstractmethod
+    def has_second(self, hidden: Tensor) -> Tensor:
+        """(..., D) to (...): whether the second branch predicts there; elsewhere γ is 0."""
 
     @abstractmethod
     def branch_logits(self, hidden: Tensor, branch: int) -> Tensor:

@@ -41,7 +41,7 @@ class HybridSettings(ModelConfig):
     """Settings of hybrids for both tasks."""
 
     width: int = Field(128, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
-    layers: int = Field(3, ge=1, description="blocks of the autoregressive branch: GRU, attention and MLP")
+    layers: int = Field(2, ge=1, description="blocks of the autoregressive branch: GRU, attention and MLP")
     parallel_layers: int = Field(1, ge=1, description="LSTM layers of the non-autoregressive branch")
     heads: int = Field(4, ge=1, description="attention heads per block")
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
@@ -50,9 +50,6 @@ class HybridSettings(ModelConfig):
         0.2, ge=0, le=1, description="γ, the weight of the non-autoregressive branch, or its initial value"
     )
     branch_loss: float = Field(0.5, ge=0, description="weight of each branch's own loss in training")
-    branch_share: float = Field(
-        0.25, gt=0, le=1, description="share of predictions on which training computes the non-autoregressive branch"
-    )
     min_mass: float = Field(0.1, ge=0, description="θ: γ is reduced at positions with less source mass than this")
     features: str | None = Field(None, description="folder of a pretrained BERT or GPT-2 that encodes the source")
     fine_tune: bool = Field(False, description="fine-tune the pretrained model")
@@ -134,7 +131,7 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 
     @property
     def branch_share(self) -> float:
-        return self.config.branch_share
+        return 1.0
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.tokens.tables()
@@ -145,6 +142,9 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 
     def branch_logits(self, hidden: Tensor, branch: int) -> Tensor:
         return self.tokens.readout(self._parts(hidden)[branch])
+
+    def has_second(self, hidden: Tensor) -> Tensor:
+        return (self._parts(hidden)[1] != 0).any(-1)
 
     def branch_log_probs(self, hidden: Tensor) -> Tensor:
         """(..., 2D + 2) to (2, ..., V): log P_AR and log P_NAR."""
@@ -240,6 +240,10 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 class HybridConfig(HybridSettings, EmbeddingConfig):
     """Settings of the hybrid translation model."""
 
+    branch_loss: float = Field(0.1, ge=0, description="weight of each branch's own loss in training")
+    branch_share: float = Field(
+        0.25, gt=0, le=1, description="share of the pairs for which training computes the non-autoregressive branch"
+    )
     encoder_layers: int = Field(3, ge=1, description="encoder blocks")
     context: int = Field(256, ge=1, description="maximum number of source tokens")
     length_ratio: float = Field(1.5, ge=0, description="non-autoregressive positions per source token,")
@@ -286,6 +290,10 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         return CrossAttention(self.config.attention)
 
     @property
+    def branch_share(self) -> float:
+        return self.config.branch_share
+
+    @property
     def source_context(self) -> int | None:
         return self.config.context if self.pretrained is None else self.pretrained.context
 
@@ -317,7 +325,10 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
 
     def plan(self, source: Sequences) -> TargetPlan:
         """The plan of the target, which depends on the source alone."""
-        return self.parallel.plan(self.read_source(source), source.lengths, self._counts(source))
+        rows = None
+        if self.training and self.branch_share < 1:
+            rows = (torch.rand(len(source.lengths), device=self.device) < self.branch_share).nonzero()[:, 0]
+        return self.parallel.plan(self.read_source(source), source.lengths, self._counts(source), rows)
 
     def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
         given = self.require_source(source)

@@ -27,12 +27,8 @@ class HybridLanguageConfig(HybridSettings):
     """The defaults have 1.3M parameters besides the embeddings."""
 
     width: int = Field(160, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
-    layers: int = Field(2, ge=1, description="blocks of the autoregressive branch: GRU, attention and MLP")
     heads: int = Field(2, ge=1, description="attention heads per block")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings and residual branches")
-    branch_share: float = Field(
-        1.0, gt=0, le=1, description="share of predictions on which training computes the non-autoregressive branch"
-    )
     chunk: int = Field(16, ge=1, description="chunk length: tokens predicted in parallel from the previous chunk")
     window: int = Field(128, ge=1, description="number of previous tokens that the autoregressive branch attends to")
     segment: int = Field(32, ge=1, description="length of truncated back-propagation through time, in tokens")

@@ -91,12 +91,23 @@ class ParallelBranch(nn.Module):
         self.lstm = RecurrentEncoder("lstm", layers, width, bidirectional=True, dropout=dropout)
         self.dropout = VariationalDropout(dropout)
 
-    def plan(self, source: Tensor, lengths: Tensor, counts: Tensor) -> TargetPlan:
-        """The plan for source vectors (B, S, D), with `counts` (B,) target positions per row."""
+    def plan(self, source: Tensor, lengths: Tensor, counts: Tensor, rows: Tensor | None = None) -> TargetPlan:
+        """The plan for source vectors (B, S, D), with `counts` (B,) target positions per row.
+
+        Only `rows`, if given, have drafts; those of the others are zero, and so is their mass.
+        """
         wanted = length_mask(counts, int(counts.max()))
         contexts, mass = self.allocation(source, length_mask(lengths, source.shape[1]), wanted)
-        drafts = rms_norm(self.lstm(self.dropout(contexts.transpose(0, 1)), counts).outputs.transpose(0, 1))
-        return TargetPlan(source, lengths, contexts, drafts, mass)
+        if rows is None:
+            return TargetPlan(source, lengths, contexts, self._drafts(contexts, counts), mass)
+        drafts = torch.zeros_like(contexts)
+        if len(rows):
+            drafts = drafts.index_put((rows,), self._drafts(contexts[rows], counts[rows]))
+        absent = torch.ones_like(lengths, dtype=torch.bool).index_fill(0, rows, False)
+        return TargetPlan(source, lengths, contexts, drafts, mass.masked_fill(absent[:, None], 0.0))
+
+    def _drafts(self, contexts: Tensor, counts: Tensor) -> Tensor:
+        return rms_norm(self.lstm(self.dropout(contexts.transpose(0, 1)), counts).outputs.transpose(0, 1))
 
 
 class RecurrentBlock(nn.Module):
