@@ -182,7 +182,7 @@ def test_missing_or_unpaired_files_are_refused(chainrule: Command, run: Path, tm
         ((*task, "--references", latin), "is not UTF-8 text"),
         ((*task, "--references", tmp_path / "none"), "there is no file"),
         (task, "takes the files --source and --references"),
-        (("score", run, "--task", "poetry"), "likelihood or translation"),
+        (("score", run, "--task", "poetry"), "likelihood, translation or choice"),
         (("score", run, "--text", "x", "--source", "a", "--references", one), "--references needs --task translation"),
     ):
         outcome = chainrule(*options)

@@ -29,7 +29,7 @@ Give = Callable[[], None]
 def create(path: Path, family: str, *, target: tuple[str, ...] = ("x", "y", "z")) -> Path:
     parallel = family in ("nonautoregressive", "hybrid_regressive")
     model = tiny_parallel(family) if parallel else tiny_model(family)
-    torch.manual_seed(6)
+    torch.manual_seed(0)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     settings = model.config.model_dump(mode="json", exclude_none=True)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chainrule.tasks import task_of_data
+from chainrule.comparison.plan import comparable_task
+from chainrule.tasks import COMPARISONS
 from chainrule.tasks.images import ImageComparison
 from chainrule.tasks.text import TextComparison
 
@@ -21,8 +22,8 @@ def test_image_families_are_not_compared_on_text() -> None:
     assert {"pixelcnn", "neighbours"} <= set(ImageComparison.families()) - set(TextComparison.families())
     assert not {"labelled_pixelcnn", "seq2seq"} & set(ImageComparison.families())
     assert ImageComparison.default_families() == ["gpt", "neighbours", "pixelcnn"]
-    assert task_of_data("builtin:digits", "text").comparison is ImageComparison
-    assert task_of_data("builtin:prose", "text").comparison is TextComparison
+    assert COMPARISONS[comparable_task("builtin:digits", {}, None)] is ImageComparison
+    assert COMPARISONS[comparable_task("builtin:prose", {}, None)] is TextComparison
 
 
 def test_images_are_compared_in_bits_per_dim(tmp_path: Path, chainrule: Any) -> None:

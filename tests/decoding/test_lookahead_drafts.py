@@ -38,7 +38,7 @@ def test_draft_tokens_are_those_of_the_parallel_branch_up_to_the_end_of_its_bloc
     drafter.begin(None)
     texts = [Prefix(0, [1, 2, 3, 4, 0, 1]), Prefix(1, [2]), Prefix(2, [0, 1, 2, 3])]
     found = drafter.propose(texts, 3, lambda logits: logits.argmax(-1))
-    assert [len(row) for row in found] == [3, 3, 1]
+    assert [len(row) for row in found] == [3, 3, 2]
     for (_, ids), row in zip(texts, found, strict=True):
         following = [*ids, *row]
         step = alone.extend(torch.tensor([following[:-1]]), alone.start().state)
@@ -51,7 +51,7 @@ def test_the_lookahead_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None
     made = []
     lookahead = Hybrid.lookahead
     monkeypatch.setattr(Hybrid, "lookahead", lambda *words: made.append(1) or lookahead(*words))
-    words = {"length": 8, "sampling": GREEDY, "seeds": [0] * 3, "eos": None, "source": SOURCE}
+    words = {"length": 4, "sampling": GREEDY, "seeds": [0] * 3, "eos": None, "source": SOURCE}
     generate_tokens(model, [[]] * 3, draft=LookaheadDrafter(model), block_size=FixedBlockSize(4), **words)
     assert len(made) == 1
 

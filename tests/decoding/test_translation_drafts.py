@@ -19,7 +19,7 @@ DRAW = random.Random(7)
 SOURCES = [[*(DRAW.randint(1, 5) for _ in range(DRAW.randint(0, 7))), EOS] for _ in range(60)]
 MODELS = {  # family, variant, seed, and a bias of EOS: some texts end, others are cut
     "hybrid": ("hybrid", "gated", 6, -2.0),
-    "hybrid with a short plan": ("hybrid", "short plan", 7, -2.0),
+    "hybrid with a short plan": ("hybrid", "short plan", 1, -2.0),
     "transformer": ("transformer", "rotary", 0, -2.0),
     "seq2seq": ("seq2seq", "attention", 1, -1.0),
 }

@@ -17,7 +17,7 @@ def test_bits_per_byte_of_documents_and_of_their_stream_have_the_same_denominato
         options = {"data": str(tmp_path / "names.txt"), "out": tmp_path / unit, "progress": False}
         run = chainrule.train("ngram", overrides=[f"data.unit={unit}", "model.order=2"], **options)
         scores[unit] = run.score(data=str(tmp_path / "names.txt"))
-        assert f"bytes {scores[unit].protocol.bytes}" in run.card()
+        assert f"bytes of {scores[unit].protocol.bytes}" in run.card()
     assert scores["documents"].bytes == scores["stream"].bytes == (tmp_path / "names.txt").stat().st_size
     assert scores["documents"].protocol.bytes == "UTF-8, with one line end per document"
     assert abs(scores["documents"].bits_per_byte - scores["stream"].bits_per_byte) < 0.1

@@ -194,7 +194,7 @@ def interrupted(*_: object) -> None:
         (["--passes", "0"], ["--passes", "positive numbers"]),
         (["--batches", ""], ["--batches"]),
         (["--seconds", "0"], ["--seconds must be positive"]),
-        (["--data", "text.txt"], ["--data is for text runs"]),
+        (["--data", "builtin:prose"], ["--data is for text runs"]),
         (["--draft", "nowhere"], ["no run at", "nowhere"]),
     ],
 )

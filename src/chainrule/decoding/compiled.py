@@ -45,7 +45,7 @@ class CompiledGeneration:
     @staticmethod
     def of(model: AutoregressiveModel, sampling: Sampling, suppressed: Sequence[int]) -> CompiledGeneration | None:
         """None if the model has no program, or if the choice of a token depends on the earlier ones."""
-        if not (isinstance(model, Compilable) and model.has_program) or sampling.repetition_penalty != 1.0:
+        if not (isinstance(model, Compilable) and step.has_program(model)) or sampling.repetition_penalty != 1.0:
             return None
         return CompiledGeneration(model, sampling, suppressed)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -79,13 +80,27 @@ def torch_only() -> Iterator[None]:
 
 def extend(model: nn.Module, tokens: Tensor, state: State) -> Step | None:
     """Append tokens (B, K) to the state by the model's program; None where torch modules have to do it."""
-    if not (isinstance(model, Compilable) and model.has_program and is_applicable(model, tokens)):
+    if not (isinstance(model, Compilable) and has_program(model) and is_applicable(model, tokens)):
         return None
     program = program_of(model)
     if program is None:
         return None
     state = model.make_room(state, tokens.shape[1])
     return Step(run(program, tokens, state), state)
+
+
+def has_program(model: Compilable) -> bool:
+    """Whether the model's step is described by a program that belongs to its own modules."""
+    return model.has_program and _describes_itself(type(model))
+
+
+@cache
+def _describes_itself(kind: type[Compilable]) -> bool:
+    """False for a subclass that computes something else than the class whose program it inherits."""
+    owners = {
+        name: next(one for one in kind.__mro__ if name in vars(one)) for name in ("describe_step", "advance", "readout")
+    }
+    return all(issubclass(owners["describe_step"], owner) for owner in owners.values())
 
 
 def is_applicable(model: nn.Module, tokens: Tensor, *, most: int = MAX_ROWS) -> bool:

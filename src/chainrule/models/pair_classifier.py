@@ -62,6 +62,10 @@ class PairClassifier(EncoderModel):
         "best_by": "accuracy",
         "patience": 5,
     }
+    check_exceptions: ClassVar[Mapping[str, str]] = {
+        **EncoderModel.check_exceptions,
+        "no_gradient_reaches_the_future": "all embedded tokens are those of the source, every one of which may be read",
+    }
     config: PairClassifierConfig
 
     def __init__(self, config: PairClassifierConfig) -> None:

@@ -83,6 +83,10 @@ class ImageLabelConfig(LabelConfig):
 class ImageLabelModel(LabelModel):
     """A model of the label of an image, which is a source of all its values in raster order."""
 
+    check_exceptions: ClassVar[Mapping[str, str]] = {
+        **LabelModel.check_exceptions,
+        "no_gradient_reaches_the_future": "pixels are not embedded, and a label has no earlier or later ones",
+    }
     config: ImageLabelConfig
 
     @property
