@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,21 @@ class Outcome(NamedTuple):
 Command = Callable[..., Outcome]
 RealData = Callable[[str], Path]
 Measure = Callable[..., None]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_kernels() -> None:
+    """Compile the decoding kernels before the first test, so that none has the message about it in its output."""
+    if find_spec("torch") is None or find_spec("numba") is None:
+        return
+    import torch
+
+    from chainrule.testing.tiny import tiny_model
+
+    for dtype in (torch.float32, torch.float64):
+        model = tiny_model("gpt", "modern").to(dtype)
+        with torch.inference_mode():
+            model.step(torch.tensor([1]), model.start().state)
 
 
 @pytest.fixture(autouse=True)
