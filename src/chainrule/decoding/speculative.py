@@ -201,19 +201,6 @@ class FixedBlockSize(BlockSize):
     def next(self) -> int:
         return self._size
 
-    @property
-    def pause(self) -> int:
-        """Number of single tokens before drafting is tried again."""
-        return max(0, self._pause - 1)
-
-    def record_pause(self, tokens: int, seconds: float) -> None:
-        """Record single tokens that were generated in a pause."""
-        self._pause -= tokens
-        self._blocks += tokens
-        self.tokens += tokens
-        self._last = 1
-        self._costs[1].append((self._blocks, seconds / tokens))
-
     def saving(self, tokens: int) -> float:
         return math.inf
 
