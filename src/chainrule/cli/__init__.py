@@ -22,6 +22,7 @@ from chainrule.cli import (
     models,
     predict,
     score,
+    serve,
     sweep_gamma,
     train,
     translate,
@@ -65,6 +66,7 @@ app.command("draw")(draw.draw)
 app.command("embed")(embed.embed)
 app.command("words")(words.words)
 app.command("fill")(fill.fill)
+app.command("serve")(serve.serve)
 app.command("frontier")(frontier.frontier)
 app.command("sweep-gamma")(sweep_gamma.sweep_gamma)
 app.command("verify")(verify.verify)

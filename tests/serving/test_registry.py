@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from chainrule.api import train
+from chainrule.errors import ConfigError, RunError
+from chainrule.serving import registry as module
+from chainrule.serving.registry import Registry, UnknownRun
+
+
+@pytest.fixture
+def runs(tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SCANS", 0.0)
+    train("ngram", data=str(text_file), out=str(tmp_path / "runs" / "first"), progress=False, scored=False)
+    return tmp_path / "runs"
+
+
+def test_a_run_is_named_by_its_folder(runs: Path) -> None:
+    registry = Registry([runs / "first"])
+    assert registry.names() == ["first"]
+    assert registry.get("first").config.family == "ngram"
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(runs: Path) -> None:
+    with pytest.raises(UnknownRun, match="did you mean 'first'"):
+        Registry([runs]).get("frst")
+
+
+@pytest.mark.parametrize("name", ["../runs/first", "/etc", "first/.", "", "first/../first", "."])
+def test_a_path_is_not_a_name(runs: Path, name: str) -> None:
+    with pytest.raises(UnknownRun):
+        Registry([runs]).get(name)
+
+
+def test_runs_appear_and_disappear_without_a_restart(runs: Path) -> None:
+    registry = Registry([runs])
+    shutil.copytree(runs / "first", runs / "second")
+    assert registry.names() == ["first", "second"]
+    assert registry.get("second").path == runs / "second"
+    shutil.rmtree(runs / "second")
+    assert registry.names() == ["first"]
+    with pytest.raises(UnknownRun):
+        registry.get("second")
+
+
+def test_a_training_without_weights_is_a_folder_but_not_yet_a_run(runs: Path) -> None:
+    shutil.copytree(runs / "first", runs / "second")
+    (runs / "second" / "model.safetensors").unlink()
+    registry = Registry([runs])
+    assert registry.names() == ["first"]
+    assert set(registry.folders()) == {"first", "second"}
+    with pytest.raises(RunError, match="has no weights yet"):
+        Registry([runs / "second"])
+
+
+def test_a_run_is_loaded_once_and_again_when_its_weights_change(runs: Path, text_file: Path) -> None:
+    registry = Registry([runs])
+    before = registry.get("first")
+    assert registry.get("first") is before
+    shutil.rmtree(runs / "first")
+    train("ngram", data=str(text_file), out=str(runs / "first"), progress=False, scored=False)
+    assert registry.get("first") is not before
+
+
+def test_two_runs_of_one_name_are_refused(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "first", tmp_path / "others" / "first")
+    with pytest.raises(ConfigError, match="two runs are named 'first'"):
+        Registry([runs, tmp_path / "others"])
