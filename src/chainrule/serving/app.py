@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.staticfiles import StaticFiles
 
-import chainrule
 from chainrule.serving import failures, inspection
 from chainrule.serving.failures import ApiError
 from chainrule.serving.registry import Registry, UnknownRun
@@ -18,7 +18,7 @@ WEB = Path(__file__).parent / "web"
 
 def create_app(registry: Registry) -> FastAPI:
     """The application over some runs; `app.state.registry` has them."""
-    app = FastAPI(title="chainrule", version=chainrule.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="chainrule", version=version("chainrule"), docs_url=None, redoc_url=None)
     app.state.registry = registry
     failures.install(app)
     _add_status(app)
