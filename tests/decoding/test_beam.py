@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from chainrule.decoding import GREEDY, beam_search, generate_tokens
-from chainrule.decoding.beam import top_choices
+from chainrule.decoding.beam import beam_steps, top_choices
 from chainrule.errors import DecodingError
 from chainrule.types import Sequences
 
@@ -219,3 +219,11 @@ def test_a_beam_search_reports_its_progress(model):
     assert shares == sorted(shares)
     assert len(shares) > 1
     assert shares[-1] == 1.0
+
+
+def test_the_steps_of_a_search_lead_to_its_result(model):
+    steps = [[list(beam.live) for beam in beams] for beams in beam_steps(model, [[1], []], width=3, length=4)]
+    *_, last = beam_steps(model, [[1], []], width=3, length=4)
+    assert [beam.best() for beam in last] == beam_search(model, [[1], []], width=3, length=4)
+    assert len(steps) == 4
+    assert all(len(hypothesis.ids) == 2 for live in steps[1] for hypothesis in live)

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import itertools
 import math
 from bisect import bisect_right, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NotRequired, TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -148,8 +147,46 @@ class Beam:
         return self.rules.best_rank(best.log_prob, len(best.ids)) > to_beat
 
 
-@torch.inference_mode()
+class SearchOptions(TypedDict):
+    """Options of `beam_search` and `beam_steps`."""
+
+    width: int
+    length: int | Sequence[int]
+    eos: NotRequired[int | None]
+    length_penalty: NotRequired[float]
+    normaliser: NotRequired[Normaliser]
+    num: NotRequired[int]
+    ended_first: NotRequired[bool]
+    suppress: NotRequired[Sequence[int]]
+    stop: NotRequired[Stop | None]
+    source: NotRequired[Sequences | None]
+
+
 def beam_search(
+    model: AutoregressiveModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    progress: Callable[[float], None] | None = None,
+    **options: Unpack[SearchOptions],
+) -> list[list[Generation]]:
+    """The `num` best continuations of each prompt, best first; fewer if fewer are possible.
+
+    The search is deterministic, ties are broken by rank and id, and the result for a prompt does not depend on the
+    other prompts. With a source, row i is conditioned on source i; `length` may then be a limit for each. With
+    `ended_first`, results that reached EOS rank before those cut by the limit. `progress` receives the fraction of the
+    tokens that are searched. A beam that would not fit into memory is refused.
+    """
+    longest = max(one_length_each(options["length"], prompts), default=1)
+    found: list[Beam] = []
+    for done, beams in enumerate(beam_steps(model, prompts, **options), start=1):
+        found = beams
+        if progress is not None:
+            progress(min(1.0, done / longest))
+    return [beam.best() for beam in found]
+
+
+@torch.inference_mode()
+def beam_steps(
     model: AutoregressiveModel,
     prompts: Sequence[Sequence[int]],
     *,
@@ -163,21 +200,14 @@ def beam_search(
     suppress: Sequence[int] = (),
     stop: Stop | None = None,
     source: Sequences | None = None,
-    progress: Callable[[float], None] | None = None,
-) -> list[list[Generation]]:
-    """The `num` best continuations of each prompt, best first; fewer if fewer are possible.
-
-    The search is deterministic, ties are broken by rank and id, and the result for a prompt does not depend on the
-    other prompts. With a source, row i is conditioned on source i; `length` may then be a limit for each. With
-    `ended_first`, results that reached EOS rank before those cut by the limit. `progress` receives the fraction of the
-    tokens that are searched. A beam that would not fit into memory is refused.
-    """
+) -> Iterator[list[Beam]]:
+    """`beam_search`, one token at a time: the beams after each step, which later steps change."""
     lengths = one_length_each(length, prompts)
     check_request(model, prompts, length=min(lengths, default=1), eos=eos, suppress=suppress, source=source)
     if not 1 <= num <= width:
         raise DecodingError(f"{num} results were requested from a beam of width {width}; request 1 to {max(1, width)}")
     if not prompts:
-        return []
+        return
     suppressed = torch.tensor(sorted(set(suppress)), dtype=torch.int64, device=model.device)
     beams = [
         Beam(
@@ -189,17 +219,15 @@ def beam_search(
     batch = BeamBatch(IncrementalReader(model, source), prompts)
     if width >= WIDE:
         require_beam_memory(model, batch.step, width, lengths)
-    for done in itertools.count(1):
+    while True:
         choices = top_choices(batch.step.logits[:, -1], width, suppressed)
         for beam in beams:
             if beam.live:
                 beam.grow(choices)
-        if progress is not None:
-            progress(min(1.0, done / max(lengths)))
+        yield beams
         if not any(beam.live for beam in beams):
-            break
+            return
         batch.advance(beams)
-    return [beam.best() for beam in beams]
 
 
 def require_beam_memory(model: AutoregressiveModel, step: Step, width: int, lengths: Sequence[int]) -> None:

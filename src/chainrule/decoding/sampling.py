@@ -63,6 +63,11 @@ def choose(
         logits = logits.index_fill(-1, suppressed, FORBIDDEN)
     if sampling.greedy or gumbels is None:
         return logits.argmax(-1)
+    return gumbel_max(filter_logits(logits, sampling), gumbels)
+
+
+def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits (B, V) divided by the temperature, minus infinity where top-k, top-p or min-p exclude a token."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.temperature != 1.0:
         logits = logits / max(sampling.temperature, MIN_TEMPERATURE)
@@ -72,7 +77,7 @@ def choose(
         logits = keep_top_p(logits, sampling.top_p)
     if sampling.min_p is not None:
         logits = keep_min_p(logits, sampling.min_p)
-    return gumbel_max(logits, gumbels)
+    return logits
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

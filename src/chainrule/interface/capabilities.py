@@ -11,6 +11,7 @@ Embedder        maps every token of a text to a vector
 Cloze           predicts masked tokens from both sides
 Infills         generates the missing spans of its source
 FitsStatistics  needs one pass over the training data before the first step
+AttentionHeads  exposes the attention weights of every layer and head
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from chainrule.interface.base import AutoregressiveModel
-from chainrule.types import Progress, Sequences, State
+from chainrule.types import Batch, Progress, Sequences, State
 
 TokenIds: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
 TokenPairs: TypeAlias = Iterable[tuple[TokenIds, TokenIds]]
@@ -207,4 +208,16 @@ class FitsStatistics(ABC):
 
         `held_out` are the pairs that validation will read. Nothing may be learned from them; a model with a frozen
         encoder computes the encoder's output for them, too.
+        """
+
+
+class AttentionHeads(ABC):
+    """A model whose attention weights are available for every layer and head."""
+
+    @abstractmethod
+    def attention_heads(self, batch: Batch) -> Tensor:
+        """Attention weights (L, B, H, T, S) of the prediction of target.ids[:, t].
+
+        Over source.ids[:, s] if the model has a source; else over its own inputs, BOS and all tokens but the last, so
+        that S = T and the weights of s > t are 0. Rows sum to 1.
         """

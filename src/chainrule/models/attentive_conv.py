@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, readable, shift_right
-from chainrule.interface.capabilities import BidirectionalEmbedder
+from chainrule.interface.capabilities import AttentionHeads, BidirectionalEmbedder
 from chainrule.kernels.program import ProgramBuilder
 from chainrule.kernels.step import Compilable
 from chainrule.models.gpt import GPTConfig, ModernBlock
@@ -21,6 +21,7 @@ from chainrule.nn.attention import (
     BidirectionalAttention,
     CachedAttention,
     CausalAttention,
+    RecordingCausalAttention,
     cache_index,
     new_caches,
     padding_bias,
@@ -65,7 +66,7 @@ class AttentiveConvState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class AttentiveConv(TokenReadout, BidirectionalEmbedder, Compilable):
+class AttentiveConv(TokenReadout, BidirectionalEmbedder, AttentionHeads, Compilable):
     """Blocks of gated causal convolution, causal self-attention and MLP; also usable as a text encoder.
 
     With e_t the embedding of the input token at t (BOS first), scaled to norm √D, and ∗ a causal convolution,
@@ -99,6 +100,11 @@ class AttentiveConv(TokenReadout, BidirectionalEmbedder, Compilable):
 
     def hidden(self, batch: Batch) -> Tensor:
         return self._whole(shift_right(readable(batch.target), self.bos))
+
+    def attention_heads(self, batch: Batch) -> Tensor:
+        attends = [RecordingCausalAttention() for _ in range(self.config.layers)]
+        self._whole(shift_right(readable(batch.target), self.bos), attends)
+        return torch.stack([weights for layer in attends for weights in layer.recorded])
 
     @property
     def embedding_width(self) -> int:
@@ -140,11 +146,12 @@ class AttentiveConv(TokenReadout, BidirectionalEmbedder, Compilable):
         hidden, rings = self._read(tokens, rings, positions, here.where, attends)
         return Advance(hidden, AttentiveConvState(rings, keys, values, positions + tokens.shape[1]))
 
-    def _whole(self, inputs: Tensor) -> Tensor:
+    def _whole(self, inputs: Tensor, attends: Sequence[Attend] | None = None) -> Tensor:
         """Hidden vectors of whole sequences."""
         rows, length = inputs.shape
         self.require_room(length)
-        attends = [CausalAttention(self.config.dropout if self.training else 0.0)] * self.config.layers
+        if attends is None:
+            attends = [CausalAttention(self.config.dropout if self.training else 0.0)] * self.config.layers
         return self._read(inputs, self._rings(rows), self._nothing_read(rows), slice(0, length), attends)[0]
 
     def _read(

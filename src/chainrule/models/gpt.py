@@ -25,10 +25,18 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable, shift_right
-from chainrule.interface.capabilities import Rewindable
+from chainrule.interface.capabilities import AttentionHeads, Rewindable
 from chainrule.kernels.program import GELU, SQUARED_RELU, CacheSlots, ProgramBuilder, Vector
 from chainrule.kernels.step import Compilable
-from chainrule.nn.attention import Attend, CachedAttention, CausalAttention, cache_index, new_caches, require_heads
+from chainrule.nn.attention import (
+    Attend,
+    CachedAttention,
+    CausalAttention,
+    RecordingCausalAttention,
+    cache_index,
+    new_caches,
+    require_heads,
+)
 from chainrule.nn.dropout import apply_dropout
 from chainrule.nn.layers import LayerNorm, Projection, rms_norm, squared_relu
 from chainrule.nn.positions import Rotary, Rotation, require_pairs
@@ -88,7 +96,7 @@ class GPTState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class GPT(TabledReadout, Rewindable, Compilable):
+class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable):
     """GPT: decoder-only Transformer, with rotary positions and QK norm or in the GPT-2 layout of Hugging Face."""
 
     Config = GPTConfig
@@ -118,11 +126,20 @@ class GPT(TabledReadout, Rewindable, Compilable):
             yield self.trunk.positions
 
     def hidden(self, batch: Batch) -> Tensor:
+        attention = CausalAttention(self.config.dropout if self.training else 0.0)
+        return self._whole(batch, [attention] * self.config.layers)
+
+    def attention_heads(self, batch: Batch) -> Tensor:
+        attends = [RecordingCausalAttention() for _ in range(self.config.layers)]
+        self._whole(batch, attends)
+        return torch.stack([weights for layer in attends for weights in layer.recorded])
+
+    def _whole(self, batch: Batch, attends: Sequence[Attend]) -> Tensor:
+        """Hidden vectors of whole targets, with one attention function per block."""
         inputs = shift_right(readable(batch.target), self.bos)
         length = inputs.shape[1]
         self.require_room(length)
-        attention = CausalAttention(self.config.dropout if self.training else 0.0)
-        return self.trunk.read(self.tokens.embed(inputs), slice(0, length), [attention] * self.config.layers)
+        return self.trunk.read(self.tokens.embed(inputs), slice(0, length), attends)
 
     def readout_table(self) -> Table:
         return Table(self.tokens.matrix, self.bias)

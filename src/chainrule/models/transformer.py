@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.interface.base import Advance, readable, shift_right
-from chainrule.interface.capabilities import Rewindable
+from chainrule.interface.capabilities import AttentionHeads, Rewindable
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.kernels.program import CacheSlots, ProgramBuilder, SourceSlots, Vector
 from chainrule.kernels.step import Compilable, is_applicable, program_for, run
@@ -128,7 +128,7 @@ class TransformerState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class Transformer(Conditional, HasAttention, TokenReadout, Rewindable, Compilable):
+class Transformer(Conditional, HasAttention, AttentionHeads, TokenReadout, Rewindable, Compilable):
     """Encoder–decoder Transformer (pre-norm, RMS norm, QK norm) for translation."""
 
     Config = TransformerConfig
@@ -155,10 +155,13 @@ class Transformer(Conditional, HasAttention, TokenReadout, Rewindable, Compilabl
         return self.decode(batch, self.encoder_memory(batch.source).cross_attention(self.dropout_rate))
 
     def attention_maps(self, batch: Batch) -> Tensor:
+        return self.attention_heads(batch).mean((0, 2))
+
+    def attention_heads(self, batch: Batch) -> Tensor:
         memory = self.encoder_memory(batch.source)
         layers = [RecordingAttention(layer) for layer in memory.cross_attention(self.dropout_rate)]
         self.decode(batch, layers)
-        return torch.stack([weights for layer in layers for weights in layer.recorded]).mean((0, 2))
+        return torch.stack([weights for layer in layers for weights in layer.recorded])
 
     def initial(self, source: Sequences | None, batch_size: int) -> TransformerState:
         return self.begin(self.encoder_memory(source))

@@ -44,6 +44,18 @@ class CausalAttention:
 
 
 @dataclass(slots=True)
+class RecordingCausalAttention:
+    """Causal attention that records its attention weights."""
+
+    recorded: list[Tensor] = field(default_factory=list)  # (B, H, T, T) each
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        weights = _attention_weights(query, key, _causal_bias(query, key), None)
+        self.recorded.append(weights)
+        return weights @ value
+
+
+@dataclass(slots=True)
 class BidirectionalAttention:
     """Every token attends to all tokens of its row: for encoders."""
 
@@ -195,9 +207,14 @@ def _attention(
     if not dropout:
         return F.scaled_dot_product_attention(query, key, value, bias, is_causal=causal, scale=scale)
     if causal:
-        later = torch.full((query.shape[2], key.shape[2]), -torch.inf, dtype=query.dtype, device=query.device)
-        bias = later.triu_(1)
+        bias = _causal_bias(query, key)
     return apply_dropout(_attention_weights(query, key, bias, scale), dropout) @ value
+
+
+def _causal_bias(query: Tensor, key: Tensor) -> Tensor:
+    """Bias (K, K) on the scores: −∞ at later tokens."""
+    later = torch.full((query.shape[2], key.shape[2]), -torch.inf, dtype=query.dtype, device=query.device)
+    return later.triu_(1)
 
 
 def _attention_weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:

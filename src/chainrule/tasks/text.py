@@ -289,7 +289,7 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
                 width=width,
                 num=num,
                 eos=self.tokenizer.eos,
-                suppress=self._suppressed,
+                suppress=self.suppressed,
                 stop=self._stop_condition(stop),
                 progress=functools.partial(report, done),
                 **options,
@@ -315,7 +315,7 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
             sampling=rules,
             seeds=range(seed, seed + len(rows)),
             eos=self.tokenizer.eos,
-            suppress=self._suppressed,
+            suppress=self.suppressed,
             stop=self._stop_condition(stop),
             draft=draft,
         )
@@ -440,7 +440,7 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
         return done
 
     @property
-    def _suppressed(self) -> list[int]:
+    def suppressed(self) -> list[int]:
         """Ids that are never generated: <unk>, padding of the vocabulary, and EOS if training never had one."""
         unknown = [] if self.tokenizer.unknown is None else [self.tokenizer.unknown]
         never_seen = [self.tokenizer.eos] if self.config.data.unit == "stream" else []
