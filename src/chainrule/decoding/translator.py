@@ -134,7 +134,7 @@ class Translator:
             [sources[index] for index in fitting],
             search,
             eos=self.tokenizer.eos,
-            suppress=self._suppressed(copy_unknown),
+            suppress=self.suppressed(copy_unknown),
             batch=batch,
             draft=draft,
         )
@@ -196,7 +196,7 @@ class Translator:
     def _in_reading_order(self, ids: list[int]) -> list[int]:
         return ids[::-1] if is_right_to_left(self.model) else ids
 
-    def _suppressed(self, copy_unknown: bool) -> list[int]:
+    def suppressed(self, copy_unknown: bool) -> list[int]:
         """Ids without a text: the unknown token unless it is to be replaced, and ids beyond the tokenizer's."""
         unknown = self.tokenizer.unknown
         hidden = [] if unknown is None or copy_unknown else [unknown]

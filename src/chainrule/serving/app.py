@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.staticfiles import StaticFiles
 
 from chainrule.serving import failures, inspection
 from chainrule.serving.failures import ApiError
+from chainrule.serving.page import PageFiles
 from chainrule.serving.registry import Registry, UnknownRun
 
 WEB = Path(__file__).parent / "web"
@@ -23,7 +23,7 @@ def create_app(registry: Registry) -> FastAPI:
     failures.install(app)
     _add_status(app)
     app.include_router(inspection.router)
-    app.mount("/", StaticFiles(directory=WEB, html=True), name="web")
+    app.mount("/", PageFiles(directory=WEB, html=True), name="web")
     return app
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "parameters",
     "require",
     "run_of",
+    "run_type",
     "task_of_data",
     "task_of_family",
 ]
@@ -81,8 +82,13 @@ def open_data(config: RunConfig, reporter: Reporter, *, stored: RunFolder | None
 
 def run_of(folder: RunFolder, config: RunConfig, model: Model) -> Run:
     """A model with its folder as a run of its task."""
-    task = _claiming(model.task, lambda one: one.stored(config.data))
-    return task.run_for(config.data).of(folder, config, model.eval())
+    return run_type(config).of(folder, config, model.eval())
+
+
+def run_type(config: RunConfig) -> type[Run]:
+    """The kind of run that the settings of a trained model make; needs no weights."""
+    task = _claiming(family(config.family).task, lambda one: one.stored(config.data))
+    return task.run_for(config.data)
 
 
 def _claiming(default: str, claims: Callable[[type[Task]], bool]) -> type[Task]:

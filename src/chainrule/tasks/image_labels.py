@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from chainrule.config import DataConfig, ImageForm, RunConfig
@@ -73,10 +74,15 @@ class ImageLabelRun(Run[ImageLabelModel]):
             named = dict(zip(self.labels, found.tolist(), strict=True))
             yield ImageLabelPrediction(self.labels[int(found.argmax())], float(found.max()), named)
 
-    @torch.inference_mode()
     def probabilities(self, images: Corpus, *, progress: Callable[[float], None] | None = None) -> Probabilities:
         """(N, V): P(label | image)."""
-        pixels = np.asarray(images.tokens).reshape(-1, self.form.size)
+        return self.label_pixels(np.asarray(images.tokens).reshape(-1, self.form.size), progress=progress)
+
+    @torch.inference_mode()
+    def label_pixels(
+        self, pixels: npt.NDArray[Any], *, progress: Callable[[float], None] | None = None
+    ) -> Probabilities:
+        """(N, V): P(label | image) of images in levels, (N, size) in raster order."""
         found = []
         for begin in range(0, len(pixels), IMAGES_AT_ONCE):
             rows = torch.from_numpy(pixels[begin : begin + IMAGES_AT_ONCE].astype(np.int64))

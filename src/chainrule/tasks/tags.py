@@ -65,13 +65,9 @@ class TagRun(ConfusionRun[Tagger]):
 
         By default the search is exact if the model is of first order (see `decoding.structured`), else by beam.
         """
-        normalise = normalisation_of(self.config.data)
 
         def tag(now: Sequence[Sequence[str]]) -> list[TaggedSentence]:
-            rows = [
-                self.tokenizer.encode(joined_words([normalised_word(word, normalise) for word in words])).tolist()
-                for words in now
-            ]
+            rows = [self.encode(words) for words in now]
             found = self.decode(rows, [len(words) for words in now], search=search, beam=beam)
             return [
                 TaggedSentence(tuple(words), tuple(self.labels[one] for one in best.ids), best.log_prob)
@@ -79,6 +75,14 @@ class TagRun(ConfusionRun[Tagger]):
             ]
 
         return in_windows(sentences, tag, window=window)
+
+    def encode(self, words: Sequence[str]) -> list[int]:
+        """The ids of a sentence, normalised as in training."""
+        normalise = normalisation_of(self.config.data)
+        ids: list[int] = self.tokenizer.encode(
+            joined_words([normalised_word(word, normalise) for word in words])
+        ).tolist()
+        return ids
 
     @property
     def default_search(self) -> str:
