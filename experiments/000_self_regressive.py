@@ -73,7 +73,7 @@ def language(setting: Setting, page: Page) -> None:
         corpus = test_corpus(one.run, setting.size(400_000, 2000))
         nats[name] = nats_by_context(one.run.model, corpus, lengths, rows=setting.size(1500, 40), seed=setting.seed)
     gained = {name: gains(one) for name, one in nats.items()}
-    times = timed({name: step_of(one.run.model, setting) for name, one in found.items()}, setting.size(9, 2))
+    times = timed({name: step_of(one.run.model, setting) for name, one in found.items()}, setting.size(9, 2), setting)
     tokens = STEP_ROWS * STEP_LENGTH
     rows = [
         {

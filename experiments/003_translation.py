@@ -49,7 +49,7 @@ def experiment(setting: Setting) -> Page:
     works = {
         name: (lambda run=run: [list(run.translate(one, Search(beam=1))) for one in few]) for name, run in runs.items()
     }
-    times = timed(works, setting.size(5, 1))
+    times = timed(works, setting.size(5, 1), setting)
     tokens = {name: run.folder.records("metrics.jsonl")[-1].get("tokens", 0) for name, run in runs.items()}
     rows = [
         {

@@ -152,7 +152,7 @@ def cost(setting: Setting, page: Page) -> None:
             model = untrained(name, length, setting)
             works[f"training {length} {name}"] = gradient_of(model, length)
             works[f"decoding {length} {name}"] = generation_of(model, length)
-    times = timed(works, rounds)
+    times = timed(works, rounds, setting)
     training, decoding = (
         {length: {name: times[f"{what} {length} {name}"] for name in FAMILIES} for length in lengths}
         for what in ("training", "decoding")

@@ -8,7 +8,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from chainrule.families import family
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.reports.formatting import duration
 from chainrule.tasks.base import parameters
+from chainrule.training.loop import CLOCKS
 from chainrule.types import Batch, Sequences
 from claims import PAGES, ROOT, Interval, Page, mean_interval
 
@@ -57,6 +57,7 @@ class Setting:
     minutes: float
     seed: int
     threads: int
+    clock: str  # wall or cpu
     out: Path
     parts: tuple[str, ...]
     given: tuple[str, ...]  # arguments other than --out
@@ -99,12 +100,13 @@ class Setting:
             budget = {"steps": 3}
         else:
             budget = {"minutes": self.minutes * TRAINING_SHARE * share}
-        started = time.monotonic()
+            given["train"] = {**given.get("train", {}), "clock": self.clock}
+        started = CLOCKS[self.clock]()
         run = chainrule.train(
             kind, settings=given, out=self.runs / name, seed=self.seed, threads=self.threads, scored=False,
             progress=False, **budget, **options,
         )  # fmt: skip
-        print(f"{name}: trained in {time.monotonic() - started:.0f} s", flush=True)
+        print(f"{name}: trained in {CLOCKS[self.clock]() - started:.0f} s", flush=True)
         return run
 
     def spent(self, seconds: float) -> str:
@@ -112,7 +114,8 @@ class Setting:
         if self.quick:
             return "quick, which measures nothing"
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return f"{duration(seconds)} of at most {self.minutes:g} minutes on {threads}"
+        measured = " of CPU time, whatever else the machine does" if self.clock == "cpu" else ""
+        return f"{duration(seconds)} of at most {self.minutes:g} minutes on {threads}{measured}"
 
     def page(self, script: str, title: str, data: str) -> Page:
         name = Path(script).stem.replace("_", "-")
@@ -133,10 +136,13 @@ def run_experiment(
     parser.add_argument("--quick", action="store_true", help="seconds, on built-in data: shows that everything runs")
     parser.add_argument("--minutes", type=float, default=minutes, help="for everything, on the threads")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: minutes of CPU time, with one thread")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--out", type=Path, help="folder of the page; default docs/claims, with --quick build/claims")
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="only some parts")
     given = parser.parse_args()
+    if given.clock == "cpu" and given.threads != 1:
+        parser.error("--clock cpu adds up the time of all threads; use it with --threads 1")
     before = torch.get_num_threads()
     torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory() as runs:
@@ -145,14 +151,15 @@ def run_experiment(
             minutes=given.minutes,
             seed=given.seed,
             threads=given.threads,
+            clock=given.clock,
             out=given.out or (ROOT / "build" / "claims" if given.quick else PAGES),
             parts=tuple(given.parts),
             given=_without_out(sys.argv[1:]),
             runs=Path(runs),
         )
-        started = time.monotonic()
+        started = CLOCKS[given.clock]()
         page = experiment(setting)
-        page.setting["budget"] = setting.spent(time.monotonic() - started)
+        page.setting["budget"] = setting.spent(CLOCKS[given.clock]() - started)
         page.left_out += [part for part in parts if part not in given.parts]
         print(page.write(setting.out))
     torch.set_num_threads(before)
@@ -276,20 +283,17 @@ def reach(gained: Mapping[int, Interval]) -> int:
 # Speed
 
 
-def seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
-def timed(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def timed(works: Mapping[str, Callable[[], object]], rounds: int, setting: Setting) -> dict[str, list[float]]:
     """Seconds of each work in interleaved rounds, after one to warm up."""
+    clock = CLOCKS[setting.clock]
     for work in works.values():
         work()
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
-            found[name].append(seconds(work))
+            began = clock()
+            work()
+            found[name].append(clock() - began)
     return found
 
 

@@ -212,7 +212,12 @@ class TrainConfig(Settings):
     steps: int | None = Field(None, ge=1, description="budget: optimizer steps")
     tokens: int | None = Field(None, ge=1, description="budget: training tokens")
     epochs: float | None = Field(None, gt=0, description="budget: epochs, passes over the training data")
-    minutes: float | None = Field(None, gt=0, description="budget: minutes of wall-clock time")
+    minutes: float | None = Field(None, gt=0, description="budget: minutes, by `clock`")
+    clock: Literal["wall", "cpu"] = Field(
+        "wall",
+        description="what minutes and seconds are measured in: wall-clock time, or CPU time of all threads, which other "
+        "load on the machine does not change",
+    )
 
     batch_tokens: int = Field(2048, ge=1, description="tokens per optimizer step")
     segment: int | None = Field(None, ge=1, description="tokens per row of a batch; none: the default of the model")

@@ -24,6 +24,7 @@ from chainrule.training.process import stop_requests
 from chainrule.training.progress import Record, Recorder, Reporter
 from chainrule.training.schedule import Budget, Spent, rate
 
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.monotonic, "cpu": time.process_time}
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 VALIDATIONS = 10  # per run, unless train.validate_every is set
 VALIDATION_FRACTION = 0.1  # of a budget in minutes, at most
@@ -95,10 +96,11 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.config)
+        self.clock = CLOCKS[self.config.clock]
         self.optimizers = build_optimizers(self.model, self.config)
         self.mean = MovingAverage(self.model, self.config.ema) if self.config.ema else None
         self.recent = CheckpointAverage(self.config.average_checkpoints) if self.config.average_checkpoints else None
-        self.began = time.monotonic()
+        self.began = self.clock()
         self.saved = self.began
         self.logged = self.began
 
@@ -107,14 +109,14 @@ class Trainer:
             return self._outcome("complete")
         self.at.finished = False
         reason = "budget"
-        self.began = self.logged = self.saved = time.monotonic()
+        self.began = self.logged = self.saved = self.clock()
         before = self.at.seconds
         self.reporter.begin("training")
         try:
             with stop_requests() as requests:
                 while self.progress() < 1.0:
                     self._step()
-                    self.at.seconds = before + time.monotonic() - self.began
+                    self.at.seconds = before + self.clock() - self.began
                     self._after_step()
                     if self._out_of_patience():
                         reason = "patience"
@@ -186,14 +188,14 @@ class Trainer:
             self.at.log_lines += 1
             self.recorder.write(record)
             self.at.loss_total, self.at.loss_tokens = 0.0, 0
-            self.logged = time.monotonic()
+            self.logged = self.clock()
         if self._validation_due(progress):
             self.at.validations = math.floor(progress * VALIDATIONS)
             self._validation()
         if self.config.save_every is not None:
             if self.at.step % self.config.save_every == 0:
                 self._save()
-        elif time.monotonic() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
+        elif self.clock() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
             self._save()
 
     def _due(self, every: int | None, progress: float, per_run: int, done: int) -> bool:
@@ -212,7 +214,7 @@ class Trainer:
     def _record(self, progress: float) -> Record:
         """Return the metrics of the steps since the last log line."""
         at = self.at
-        elapsed = time.monotonic() - self.logged
+        elapsed = self.clock() - self.logged
         loss = at.loss_total / at.loss_tokens
         record: Record = {"step": at.step, "tokens": at.tokens, "seconds": round(at.seconds, 3), "loss": loss}
         if self.learner.measures_surprisal and self.bytes_per_token is not None:
@@ -223,7 +225,7 @@ class Trainer:
         }
 
     def _validation(self) -> None:
-        began = time.monotonic()
+        began = self.clock()
         self.model.eval()
         if self.recent is not None:
             self.recent.keep(self.model)
@@ -257,7 +259,7 @@ class Trainer:
             record["averaged"] = len(self.recent.kept) if average is self.recent else 1
         self.recorder.write(record)
         self.reporter.validated(record)
-        took = time.monotonic() - began
+        took = self.clock() - began
         self.at.validation_seconds += took
         self.logged += took  # tokens/s excludes validation
 
@@ -290,7 +292,7 @@ class Trainer:
 
     def _save(self, *, end: bool = False) -> None:
         self.folder.write_state(self.at.step, self.snapshot(), end=end)
-        self.saved = time.monotonic()
+        self.saved = self.clock()
 
     def snapshot(self) -> Snapshot:
         tensors: dict[str, Tensor] = {f"model/{name}": x for name, x in distinct_tensors(self.model).items()}
