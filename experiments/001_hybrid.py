@@ -6,7 +6,8 @@ The notes mix an autoregressive and a non-autoregressive model, P = (1 − γ) P
 is better than either. γ = 0 and γ = 1 are the branches of the same trained model by themselves.
 
 language: hybrid_language on WikiText-2 in SentencePiece characters, as in the notes, and beside it gpt, with the same
-training time. translation: hybrid on Multi30k, greedy search. Every γ is measured on the same held-out tokens and sentences, so that differences are paired.
+training time. translation: hybrid on Multi30k, greedy search. Every γ is measured on the same held-out tokens and
+sentences, so that differences are paired.
 """
 
 from __future__ import annotations

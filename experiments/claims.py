@@ -223,7 +223,7 @@ every case, *held only where* it is in some, and *did not hold* otherwise.
 
 ```bash
 make experiments                                 # all, at most 30 minutes each; CHAINRULE_DATA names the data
-python experiments/004_families.py --minutes 10  # one, with less time
+python experiments/004_families.py --minutes 10  # one, with less time; --clock cpu --threads 1 on a busy machine
 python experiments/004_families.py --quick       # seconds, on built-in data: shows that it runs, and nothing else
 ```
 

@@ -215,8 +215,8 @@ class TrainConfig(Settings):
     minutes: float | None = Field(None, gt=0, description="budget: minutes, by `clock`")
     clock: Literal["wall", "cpu"] = Field(
         "wall",
-        description="what minutes and seconds are measured in: wall-clock time, or CPU time of all threads, which other "
-        "load on the machine does not change",
+        description="what minutes and seconds are measured in: wall-clock time, or CPU time of all threads, which "
+        "other load on the machine does not change",
     )
 
     batch_tokens: int = Field(2048, ge=1, description="tokens per optimizer step")

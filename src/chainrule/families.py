@@ -77,6 +77,8 @@ FAMILIES: Registry[Model] = Registry(
         # composed of trained runs
         "mixture": "compose.mixture:Mixture",
         "ensemble": "compose.ensemble:Ensemble",
+        "conditional_mixture": "compose.conditional:ConditionalMixture",
+        "conditional_ensemble": "compose.conditional:ConditionalEnsemble",
         "reverse": "compose.reverse:Reverse",
         "sliding": "compose.sliding:Sliding",
         "neural_cache": "compose.neural_cache:NeuralCache",

@@ -223,3 +223,16 @@ def test_a_segment_longer_than_the_context_is_refused_before_anything_is_written
     with pytest.raises(ConfigError, match=r"longer than model\.context"):
         train(text_file, tmp_path / "run", steps=1, train={"segment": 64})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_budget_of_cpu_time_does_not_count_waiting(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*_: object) -> float:
+        time.sleep(1.0)
+        return 1.0
+
+    monkeypatch.setattr(TextData, "validate", slow)
+    began = time.monotonic()
+    run = train(text_file, tmp_path / "run", minutes=0.02, train={"clock": "cpu"})
+    assert 1.2 <= run.outcome.seconds < time.monotonic() - began - 1.0

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 def mix(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN1 RUN2 …", help="Runs with the same vocabulary.", show_default=False)
+        list[Path],
+        typer.Argument(metavar="RUN1 RUN2 …", help="Runs of one task and one vocabulary.", show_default=False),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the new run.", show_default=False)],
     kind: Annotated[
@@ -58,7 +59,7 @@ def mix(
     valid: Annotated[
         str | None,
         typer.Option(
-            help="Text to fit the gate to, not used to train any run. Default: the validation data of the runs.",
+            help="Data to fit the gate to, not used to train any run. Default: the validation data of the runs.",
             show_default=False,
         ),
     ] = None,
@@ -69,7 +70,8 @@ def mix(
 ) -> None:
     """Combine trained runs into one model, usually better than each of them.
 
-    The runs must have the same vocabulary: train them on the same data with the same tokenizer. The gate is fitted to
+    The runs are of text, of images, of translation, or classifiers of texts, and must have the same vocabulary: train
+    them on the same data with the same tokenizer. The gate is fitted to
     validation data, never to test data. The new run contains the weights of its parts and can be scored, decoded,
     verified and mixed like any other. For example
 

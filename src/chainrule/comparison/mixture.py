@@ -27,7 +27,7 @@ from chainrule.evaluation.likelihood import Surprisals, SurprisalTable, protocol
 from chainrule.files import write_whole
 from chainrule.mixing import MixtureParts, add_neural_cache
 from chainrule.tasks import load
-from chainrule.tasks.base import parameters
+from chainrule.tasks.base import parameters, require
 from chainrule.tasks.sequences import SequenceRun
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Reporter
@@ -134,7 +134,8 @@ def _fit(
         share = until.share(1 / (len(blends) - number))
         found[name] = fit_to(blend, pieces, seed=seed, progress=lambda done: reporter.update(done, {}), deadline=share)
         reporter.end()
-    return {name: parts.store(blend, RunFolder(folder.run(name)), found[name]) for name, blend in blends.items()}
+    stored = {name: parts.store(blend, RunFolder(folder.run(name)), found[name]) for name, blend in blends.items()}
+    return {name: require(run, SequenceRun) for name, run in stored.items()}  # type: ignore[type-abstract]
 
 
 def _evidence(

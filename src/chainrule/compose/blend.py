@@ -68,7 +68,7 @@ class Evidence(NamedTuple):
 class Blend(AutoregressiveModel, Composite):
     """Parts combined by a gate. A part with a limited context gets a sliding window, so the whole is unlimited."""
 
-    Config = BlendConfig
+    Config: ClassVar[type[BlendConfig]] = BlendConfig
     task = "text"
     check_exceptions: ClassVar[Mapping[str, str]] = {
         "no_gradient_reaches_the_future": "a sliding part embeds windows shorter than the text, so no axis of its "
@@ -79,15 +79,12 @@ class Blend(AutoregressiveModel, Composite):
     def __init__(self, config: BlendConfig, parts: Sequence[AutoregressiveModel] | None = None) -> None:
         super().__init__(config)
         if parts is None:
-            parts = [
-                build_part(settings, config.vocabulary, where=f"model.parts.{number}")
-                for number, settings in enumerate(config.parts)
-            ]
+            parts = [self.build_part(settings, f"model.parts.{number}") for number, settings in enumerate(config.parts)]
         if len({is_right_to_left(part) for part in parts}) > 1:
             raise ConfigError(
                 "some parts are left-to-right models and others right-to-left models; combine parts of one direction"
             )
-        self.parts = nn.ModuleList(part if part.context is None else Sliding.of(part) for part in parts)
+        self.parts = nn.ModuleList(map(self.unlimited, parts))
         weights = torch.tensor(config.weights or [1 / len(parts)] * len(parts), dtype=torch.get_default_dtype())
         self.gate: Gate = GATES[config.gate](self.initial_scores(weights), config.vocabulary)
 
@@ -105,13 +102,21 @@ class Blend(AutoregressiveModel, Composite):
         if len({part.vocabulary for part in parts}) > 1:
             sizes = " and ".join(str(part.vocabulary) for part in parts)
             raise ConfigError(f"the parts have vocabularies of {sizes} tokens; combine models of one vocabulary")
-        settings = {
-            "vocabulary": parts[0].vocabulary,
-            "gate": gate,
-            "weights": weights,
-            "parts": [part_settings(part) for part in parts],
-        }
+        settings = {**cls.settings_of(parts), "gate": gate, "weights": weights}
         return cls(cls.Config.parse(settings, where="model"), parts).to(parts[0].device).eval()
+
+    @classmethod
+    def settings_of(cls, parts: Sequence[AutoregressiveModel]) -> dict[str, Any]:
+        """The settings that follow from the parts."""
+        return {"vocabulary": parts[0].vocabulary, "parts": [part_settings(part) for part in parts]}
+
+    def build_part(self, settings: Mapping[str, Any], where: str) -> AutoregressiveModel:
+        """A part from its settings."""
+        return build_part(settings, self.config.vocabulary, where=where)
+
+    def unlimited(self, part: AutoregressiveModel) -> AutoregressiveModel:
+        """A part that reads texts of any length."""
+        return part if part.context is None else Sliding.of(part)
 
     # Defined by subclasses
 
@@ -149,9 +154,9 @@ class Blend(AutoregressiveModel, Composite):
         return cast(Sequence[AutoregressiveModel], self.parts)
 
     @final
-    def begin(self, rows: int) -> PartPredictions:
+    def begin(self, rows: int, source: Sequences | None = None) -> PartPredictions:
         """The first predictions of the parts."""
-        steps = [part.start(batch_size=rows) for part in self.components]
+        steps = [part.start(source, batch_size=rows) for part in self.components]
         log_probs = tuple(normalised(step.logits) for step in steps)
         features, gate = self.gate.start(log_probs)
         return PartPredictions(log_probs, features, BlendState(tuple(step.state for step in steps), gate))
@@ -182,7 +187,7 @@ class Blend(AutoregressiveModel, Composite):
 
     @final
     def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
-        log_probs, features, state = self.begin(batch_size if source is None else source.ids.shape[0])
+        log_probs, features, state = self.begin(batch_size, source)
         return Step(self.combine(log_probs, self.gate.scores(features)), state)
 
     @final

@@ -7,12 +7,35 @@ from typing import Any
 
 from chainrule.errors import ConfigError
 from chainrule.families import FAMILIES, build
-from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.base import AutoregressiveModel, Model
 from chainrule.interface.conditional import Conditional
 
 
 def build_part(settings: Mapping[str, Any], vocabulary: int, *, where: str) -> AutoregressiveModel:
     """Build a part from its table: `family` and that family's settings; the vocabulary is the composite's."""
+    part = _built(settings, vocabulary, where)
+    if not isinstance(part, AutoregressiveModel) or isinstance(part, Conditional):
+        raise ConfigError(
+            f"'{where}' is a {part.task} model; composites are made of autoregressive models without a source"
+        )
+    return part
+
+
+def build_conditional_part(
+    settings: Mapping[str, Any], vocabulary: int, source_vocabulary: int, *, where: str
+) -> AutoregressiveModel:
+    """The same for a part with a source."""
+    own = {"source_vocabulary": source_vocabulary, **settings}
+    part = _built(own, vocabulary, where) if own["source_vocabulary"] == source_vocabulary else None
+    if not isinstance(part, AutoregressiveModel) or not isinstance(part, Conditional):
+        raise ConfigError(
+            f"'{where}' is not an autoregressive model of targets given sources of {source_vocabulary} token ids; "
+            "combine translation models, or classifiers, with one tokenizer"
+        )
+    return part
+
+
+def _built(settings: Mapping[str, Any], vocabulary: int, where: str) -> Model:
     if not isinstance(settings.get("family"), str):
         raise ConfigError(f"setting '{where}.family' is missing; set it to the family of the part")
     own = {name: value for name, value in settings.items() if name != "family"}
@@ -21,12 +44,7 @@ def build_part(settings: Mapping[str, Any], vocabulary: int, *, where: str) -> A
             f"'{where}' has a vocabulary of {own['vocabulary']} tokens and the composite one of {vocabulary}; "
             "combine models of one vocabulary"
         )
-    part = build(settings["family"], own, where=where)
-    if not isinstance(part, AutoregressiveModel) or isinstance(part, Conditional):
-        raise ConfigError(
-            f"'{where}' is a {part.task} model; composites are made of autoregressive models without a source"
-        )
-    return part
+    return build(settings["family"], own, where=where)
 
 
 def part_settings(model: AutoregressiveModel) -> dict[str, Any]:

@@ -59,12 +59,16 @@ def fit_gate(
     model: Blend,
     corpus: Corpus,
     *,
+    source: Corpus | None = None,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> GateFit:
-    """Fit the gate of the model in place to a corpus on which none of its parts was trained."""
+    """Fit the gate of the model in place to a corpus on which none of its parts was trained.
+
+    `source` has what each document of the corpus is predicted from, if the parts have a source.
+    """
     _require_parameters(model)
-    [evidence] = collect(Variants(model), corpus, seed=seed, progress=progress)
+    [evidence] = collect(Variants(model), corpus, source=source, seed=seed, progress=progress)
     return fit_to(model, evidence, seed=seed)
 
 
@@ -111,6 +115,7 @@ def collect(
     variants: Variants,
     corpus: Corpus,
     *,
+    source: Corpus | None = None,
     seed: int = 0,
     maximum: int | None = None,
     progress: Callable[[float], None] | None = None,
@@ -128,7 +133,7 @@ def collect(
         raise DataError(f"{total} tokens are too few to fit a gate; give more validation data")
     found: list[Evidence] = []
     done = filled = 0
-    for where, targets, inputs in variants.predictions(corpus):
+    for where, targets, inputs in variants.predictions(corpus, source):
         rows = kept[where].nonzero()[:, 0].to(reader.device)
         pieces = [
             blend.evidence([one[rows] for one in log_probs], targets[rows], features[rows], generator)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from pydantic import model_validator
@@ -30,7 +30,7 @@ class Mixture(Blend):
     interpolation, Jelinek & Mercer 1980).
     """
 
-    Config = MixtureConfig
+    Config: ClassVar[type[MixtureConfig]] = MixtureConfig
 
     def initial_scores(self, weights: Tensor) -> Tensor:
         return (weights / weights.sum()).log()

@@ -67,12 +67,15 @@ class Variants:
         return self.reader.components
 
     @torch.no_grad()
-    def predictions(self, corpus: Corpus) -> Iterator[BlendPredictions]:
-        """Every token of the corpus once: a stream in its order, documents of similar length together."""
+    def predictions(self, corpus: Corpus, source: Corpus | None = None) -> Iterator[BlendPredictions]:
+        """Every token of the corpus once: a stream in its order, documents of similar length together.
+
+        With a source, each document is predicted from the document of the source with the same number.
+        """
         at_once = max(16, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // self.reader.vocabulary))
         if corpus.offsets is None:
             return self._of_stream(corpus, at_once)
-        return self._of_documents(corpus, corpus.offsets, at_once)
+        return self._of_documents(corpus, corpus.offsets, at_once, source)
 
     def _of_stream(self, corpus: Corpus, at_once: int) -> Iterator[BlendPredictions]:
         """One pass with carried state; the last prediction of a chunk is for the first token of the next."""
@@ -93,15 +96,20 @@ class Variants:
             pending = found
             yield BlendPredictions(torch.arange(first, first + len(ids)), ids, inputs)
 
-    def _of_documents(self, corpus: Corpus, offsets: np.ndarray, at_once: int) -> Iterator[BlendPredictions]:
+    def _of_documents(
+        self, corpus: Corpus, offsets: np.ndarray, at_once: int, source: Corpus | None
+    ) -> Iterator[BlendPredictions]:
         """Each document from BOS, in batches of documents of similar length."""
         lengths = np.diff(offsets).tolist()
+        given = None if source is None else list(source.documents())
         for group in _groups(lengths, at_once):
             with torch.no_grad():
                 rows = Sequences.pack(
                     [corpus.tokens[offsets[one] : offsets[one + 1]].astype(np.int64) for one in group]
                 )
-                batch = Batch(rows).to(self.reader.device)
+                limit = self.reader.source_context
+                read = None if given is None else Sequences.pack([np.asarray(given[one])[:limit] for one in group])
+                batch = Batch(rows, read).to(self.reader.device)
                 mask = batch.target.mask
                 inputs = [
                     GateInputs(tuple(one[mask] for one in log_probs), self._features(blend, batch, log_probs)[mask])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, overload
 
@@ -87,8 +87,15 @@ def run_of(folder: RunFolder, config: RunConfig, model: Model) -> Run:
 
 def run_type(config: RunConfig) -> type[Run]:
     """The kind of run that the settings of a trained model make; needs no weights."""
-    task = _claiming(family(config.family).task, lambda one: one.stored(config.data))
+    task = _claiming(_task_of(config.family, config.model), lambda one: one.stored(config.data))
     return task.run_for(config.data)
+
+
+def _task_of(name: str, settings: Mapping[str, Any]) -> str:
+    """The task of a model by its settings; a mixture is for what its parts are for."""
+    for part in settings.get("parts", ()):
+        return _task_of(part["family"], part)
+    return family(name).task
 
 
 def _claiming(default: str, claims: Callable[[type[Task]], bool]) -> type[Task]:

@@ -18,7 +18,7 @@ from chainrule.data.corpus import Tokens
 from chainrule.data.parallel import PairedCorpus
 from chainrule.errors import ConfigError
 from chainrule.features.encoders import RunEncoder
-from chainrule.interface.base import NeuralModel
+from chainrule.interface.base import AutoregressiveModel, NeuralModel
 from chainrule.interface.capabilities import FitsStatistics
 from chainrule.metrics import score_rows
 from chainrule.tasks.base import HeldOut, LikelihoodData, RunT, TokenizerRun, TrainingBatches
@@ -33,7 +33,7 @@ WINDOW = 512  # texts that are buffered, so that those of similar length are rea
 ROWS_AT_ONCE, TOKENS_AT_ONCE = 256, 8192  # of one forward pass, padding included
 
 NeuralT = TypeVar("NeuralT", bound=NeuralModel)
-NeuralT_co = TypeVar("NeuralT_co", bound=NeuralModel, covariant=True, default=NeuralModel)
+PredictorT_co = TypeVar("PredictorT_co", bound=AutoregressiveModel, covariant=True, default=AutoregressiveModel)
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
@@ -49,7 +49,7 @@ class LinePrediction(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PredictionRun(TokenizerRun[NeuralT_co]):
+class PredictionRun(TokenizerRun[PredictorT_co]):
     """A model of a short target given a text, with the tokenizer of the text."""
 
     does = "predicts labels, tags or answers"

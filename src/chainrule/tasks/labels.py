@@ -13,6 +13,7 @@ import torch
 
 from chainrule.config import DataConfig, RunConfig, Settings
 from chainrule.data.cleaning import sentence
+from chainrule.data.corpus import Report
 from chainrule.data.examples import PreparedExamples, shortened
 from chainrule.data.labelled import choose_columns, encode_labelled, encode_text, prepare_labelled, read_labelled
 from chainrule.data.parallel import PairedCorpus
@@ -20,20 +21,22 @@ from chainrule.data.source import normalisation_of
 from chainrule.errors import ConfigError
 from chainrule.evaluation.labels import LabelScore, draw_confusion, label_score
 from chainrule.evaluation.likelihood import protocol_for, surprisals
+from chainrule.interface.base import AutoregressiveModel
 from chainrule.metrics import score_rows
 from chainrule.models.classifier import Classifier
-from chainrule.tasks.base import Task, TrainingBatches, refuse_pairs
+from chainrule.tasks.base import HeldOut, Task, TrainingBatches, refuse_pairs
 from chainrule.tasks.examples import (
     WINDOW,
     ExampleData,
     LinePrediction,
-    NeuralT_co,
     PredictionRun,
+    PredictorT_co,
     embedder_settings,
     encoder_tokenizer,
     in_groups,
     in_windows,
 )
+from chainrule.tasks.mixable import MixableRun, named_data
 from chainrule.tasks.scoring import ScoreReport
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
@@ -55,7 +58,7 @@ class LabelPrediction(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ConfusionRun(PredictionRun[NeuralT_co]):
+class ConfusionRun(PredictionRun[PredictorT_co]):
     """A run whose score has a confusion matrix."""
 
     @property
@@ -77,10 +80,10 @@ def label_report(found: LabelScore, picture: Path | None) -> ScoreReport:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LabelRun(ConfusionRun[Classifier]):
-    """A model of labels given texts."""
+class LabelRun(ConfusionRun[AutoregressiveModel], MixableRun[AutoregressiveModel]):
+    """A model of labels given texts: a classifier, or a mixture of classifiers."""
 
-    model_type = Classifier
+    model_type = AutoregressiveModel
     does = "labels texts"
 
     def predict(self, texts: str | Iterable[str], *, window: int = WINDOW) -> Iterator[LabelPrediction | None]:
@@ -142,6 +145,33 @@ class LabelRun(ConfusionRun[Classifier]):
 
     def about(self) -> dict[str, Any]:
         return super().about() | {"labels": ", ".join(self.labels)}
+
+    @property
+    def autoregressive(self) -> AutoregressiveModel:
+        return self.model
+
+    @property
+    def vocabulary(self) -> object:
+        return self.tokenizer.kind, self.tokenizer.to_json(), self.labels
+
+    def held_out_splits(self, config: DataConfig, progress: Report | None = None) -> dict[str, HeldOut]:
+        prepared = prepare_labelled(config, self.config.tokenizer, tokenizer=self.tokenizer, labels=self.labels)
+        return {
+            split: HeldOut(pairs.target, pairs.source, prepared.names[split])
+            for split, pairs in prepared.held_out.items()
+        }
+
+    def held_out(self, config: DataConfig, split: str) -> HeldOut:
+        examples = read_labelled(named_data(config, split), config)
+        pairs = encode_labelled(examples, self.tokenizer, self.labels)
+        return HeldOut(pairs.target, pairs.source, config.named(split))
+
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
+        folder.create(config, self.tokenizer)
+
+    def score_held_out(self, held_out: HeldOut, progress: Callable[[float], None]) -> LabelScore:
+        assert held_out.source is not None
+        return self.score_pairs(PairedCorpus(held_out.source, held_out.corpus), progress=progress)
 
 
 # Data

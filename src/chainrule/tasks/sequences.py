@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from chainrule.config import DataConfig, RunConfig
+from chainrule.config import DataConfig
 from chainrule.data.corpus import Corpus, Report
 from chainrule.errors import ConfigError, DecodingError
 from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
@@ -15,11 +15,11 @@ from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel
 from chainrule.metrics import score_rows
-from chainrule.tasks.base import Run, TokenizerRun
+from chainrule.tasks.base import HeldOut, TokenizerRun
 from chainrule.tasks.comparing import ComparisonData
 from chainrule.tasks.gamma import with_gamma
+from chainrule.tasks.mixable import MixableRun, named_data
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest, TextToken, TokenScores
-from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Fraction, shown_fraction
 
 TextModelT_co = TypeVar("TextModelT_co", bound=AutoregressiveModel | ParallelModel, covariant=True)
@@ -134,20 +134,10 @@ class SequenceSplits(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SequenceRun(Run[AutoregressiveModel]):
-    """A run whose model is of sequences without a source: such runs can be mixed and compared."""
+class SequenceRun(MixableRun[AutoregressiveModel]):
+    """A run whose model is of sequences without a source."""
 
     does = "models sequences without a source"
-
-    @property
-    @abstractmethod
-    def autoregressive(self) -> AutoregressiveModel:
-        """The model, which must predict the next token."""
-
-    @property
-    @abstractmethod
-    def vocabulary(self) -> object:
-        """The meaning of the token ids: equal for runs that share a vocabulary."""
 
     @abstractmethod
     def splits(self, config: DataConfig, progress: Report | None = None) -> SequenceSplits:
@@ -157,9 +147,18 @@ class SequenceRun(Run[AutoregressiveModel]):
     def encode(self, config: DataConfig, spec: str) -> Corpus:
         """Other data, read as the settings say."""
 
-    @abstractmethod
-    def create(self, folder: RunFolder, config: RunConfig) -> None:
-        """Create the folder of a run with the same vocabulary."""
+    def held_out_splits(self, config: DataConfig, progress: Report | None = None) -> dict[str, HeldOut]:
+        _, valid, test = self.splits(config, progress)
+        return text_splits(config, valid, test)
+
+    def held_out(self, config: DataConfig, split: str) -> HeldOut:
+        return HeldOut(self.encode(config, named_data(config, split)), None, config.named(split))
+
+
+def text_splits(config: DataConfig, valid: Corpus, test: Corpus | None) -> dict[str, HeldOut]:
+    """Held-out sequences by the names of their splits."""
+    found = {"validation": HeldOut(valid, None, config.named("validation"))}
+    return found if test is None else found | {"test": HeldOut(test, None, config.named("test"))}
 
 
 # Comparisons

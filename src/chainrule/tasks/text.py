@@ -28,7 +28,6 @@ from chainrule.families import single_families
 from chainrule.interface.base import AutoregressiveModel, NeuralModel
 from chainrule.interface.capabilities import BlockPredictor, is_right_to_left
 from chainrule.tasks.base import (
-    HeldOut,
     LikelihoodData,
     ModelT,
     RunT,
@@ -45,6 +44,7 @@ from chainrule.tasks.sequences import (
     SequenceSplits,
     SpeedPrompt,
     TokenRun,
+    text_splits,
 )
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import CarriedSegments, WholeSequences
@@ -67,12 +67,6 @@ def prepare_text(config: RunConfig, reporter: Reporter, stored: RunFolder | None
     refuse_pairs(config)
     tokenizer = None if stored is None else stored.tokenizer()
     return prepare(config.data, config.tokenizer, tokenizer=tokenizer, progress=reporter.preparing)
-
-
-def text_splits(config: DataConfig, valid: Corpus, test: Corpus | None) -> dict[str, HeldOut]:
-    """Held-out texts by the names of their splits."""
-    found = {"validation": HeldOut(valid, None, config.named("validation"))}
-    return found if test is None else found | {"test": HeldOut(test, None, config.named("test"))}
 
 
 class PlainTextData(TrainingData[ModelT, RunT]):

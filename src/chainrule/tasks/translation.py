@@ -16,6 +16,7 @@ from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Pairs
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.cleaning import CleaningReport, CleanPairs, sentence
+from chainrule.data.corpus import Report
 from chainrule.data.parallel import (
     SHOWN,
     PairedCorpus,
@@ -39,6 +40,7 @@ from chainrule.interface.conditional import Conditional, EmbeddingConfig, Parall
 from chainrule.metrics import score_rows
 from chainrule.tasks import load
 from chainrule.tasks.base import HeldOut, LikelihoodData, Task, TrainingBatches
+from chainrule.tasks.mixable import MixableRun, named_data
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tasks.sequences import ScoredCorpus, TokenRun
 from chainrule.tokenizers import Tokenizer
@@ -54,7 +56,7 @@ VALIDATION_METRICS = ("valid_bleu", "valid_chrf", "valid_exact_match", "bleu_sig
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel]):
+class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel], MixableRun[AutoregressiveModel | ParallelModel]):
     """A model of a target given a source, with the tokenizers of both."""
 
     model_type = DensityModel
@@ -71,6 +73,22 @@ class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel]):
     def tokenizers(self) -> PairTokenizers:
         """The tokenizers of both sides."""
         return PairTokenizers(self.source_tokenizer, self.tokenizer)
+
+    @property
+    def vocabulary(self) -> object:
+        return tuple((one.kind, one.to_json()) for one in self.tokenizers)
+
+    def held_out_splits(self, config: DataConfig, progress: Report | None = None) -> dict[str, HeldOut]:
+        prepared = prepare_pairs(config, self.config.tokenizer, tokenizers=self.tokenizers, progress=progress)
+        return pair_splits(prepared)
+
+    def held_out(self, config: DataConfig, split: str) -> HeldOut:
+        source = config.test_source if split == "test" else config.valid_source
+        pairs = encode_pairs(config, self.tokenizers, named_data(config, split), source)
+        return HeldOut(pairs.target, pairs.source, config.named(split))
+
+    def create(self, folder: RunFolder, config: RunConfig) -> None:
+        folder.create(config, self.tokenizer, self.source_tokenizer)
 
     def scored_corpus(self, text: str | None, data: str | None, source: str | None = None) -> ScoredCorpus:
         if (text is None) == (data is None):
@@ -245,6 +263,16 @@ class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel]):
 # Data
 
 
+def pair_splits(prepared: PreparedPairs) -> dict[str, HeldOut]:
+    """Held-out pairs by the names of their splits."""
+    splits = {"validation": prepared.valid, "test": prepared.test}
+    return {
+        name: HeldOut(pairs.target, pairs.source, prepared.names[name])
+        for name, pairs in splits.items()
+        if pairs is not None
+    }
+
+
 class TranslationData(LikelihoodData[NeuralModel | ParallelModel, TranslationRun]):
     """Targets to predict from their sources."""
 
@@ -255,12 +283,7 @@ class TranslationData(LikelihoodData[NeuralModel | ParallelModel, TranslationRun
     def __init__(self, prepared: PreparedPairs) -> None:
         self.source_tokenizer, self.tokenizer = prepared.tokenizers
         self.corpus, self.warnings = prepared.train.target, prepared.warnings
-        splits = {"validation": prepared.valid, "test": prepared.test}
-        self.held_out = {
-            name: HeldOut(pairs.target, pairs.source, prepared.names[name])
-            for name, pairs in splits.items()
-            if pairs is not None
-        }
+        self.held_out = pair_splits(prepared)
         self.monitored = self.held_out["validation"]._replace(
             corpus=prepared.monitored.target, source=prepared.monitored.source
         )

@@ -178,12 +178,19 @@ _PARTS = (
     {"family": "recurrent", "layers": 1, "width": 6},
 )
 
+_TRANSLATORS = (
+    {"family": "seq2seq", "layers": 1, "width": 6},
+    {"family": "transformer", **_SHORT, "context": 40},
+)
+
 COMPOSED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mixture": {
         **{gate: {"gate": gate, "parts": _PARTS} for gate in ("fixed", "learned", "context")},
         "nested": {"parts": ({"family": "ensemble", "parts": _PARTS}, _PARTS[0])},
     },
     "ensemble": {gate: {"gate": gate, "parts": _PARTS} for gate in ("fixed", "learned", "context")},
+    "conditional_mixture": {gate: {"gate": gate, "parts": _TRANSLATORS} for gate in ("learned", "context")},
+    "conditional_ensemble": {"context": {"parts": _TRANSLATORS}},
     "reverse": {"": {"model": {"family": "gpt", **TINY["gpt"]["modern"]}}},
     "sliding": {
         "half": {"model": _PARTS[1]},
