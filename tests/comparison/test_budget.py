@@ -19,7 +19,7 @@ from chainrule.comparison.mixture import score_variants
 from chainrule.comparison.plan import Job
 from chainrule.comparison.runner import JobRunner
 from chainrule.comparison.running import time_left
-from chainrule.comparison.schedule import Schedule, Trial, feasible, make_schedule
+from chainrule.comparison.schedule import Schedule, Trial, feasible, make_schedule, schedule_scoring
 from chainrule.compose.ensemble import Ensemble
 from chainrule.compose.fit import collect, fit_to
 from chainrule.compose.neural_cache import NeuralCache, fit_neural_cache
@@ -87,11 +87,42 @@ def test_the_parts_of_a_schedule_add_up_to_the_time(seconds, slowness):
     assert found.training > 0
 
 
+def scoring(seconds, speeds, parts=(), **changed) -> Schedule:
+    data = {"vocabulary": 65, "valid_tokens": 50_000, "test_tokens": 100_000, "cached_parts": ["gpt"], **changed}
+    return schedule_scoring(Schedule(training=8), seconds, speeds, parts, workers=2, **data)
+
+
+SPEEDS = {"ngram": 400_000.0, "recurrent": 40_000.0, "gpt": 60_000.0}
+
+
 def test_slower_models_are_scored_on_fewer_tokens_and_nothing_is_cut_without_need():
-    assert schedule(600).test_tokens == DATA["test_tokens"]
-    slow = schedule(60, slower(10))
-    assert 0 < slow.test_tokens < schedule(60).test_tokens
-    assert schedule(60, test_tokens=3000).test_tokens == 3000
+    parts = ["ngram", "recurrent", "gpt"]
+    assert scoring(100, SPEEDS, parts).test_tokens == 100_000
+    slow = scoring(20, {name: speed / 10 for name, speed in SPEEDS.items()}, parts)
+    assert 0 < slow.test_tokens < scoring(20, SPEEDS, parts).test_tokens
+    assert scoring(20, SPEEDS, parts, test_tokens=3000).test_tokens == 3000
+    assert scoring(1, SPEEDS, parts).test_tokens >= 1000  # at least so many, however little time is left
+
+
+def test_what_training_left_of_the_time_goes_to_the_test_data():
+    speeds = {name: speed / 20 for name, speed in SPEEDS.items()}
+    tokens = [scoring(seconds, speeds, list(SPEEDS)).test_tokens for seconds in (15, 30, 60, 120, 240)]
+    assert tokens == sorted(tokens)
+    assert tokens[-1] == 100_000 > tokens[0]
+
+
+def test_a_mixture_gets_fewer_parts_before_the_test_data_is_cut_to_little():
+    parts = ["ngram", "gpt", "recurrent"]
+    assert scoring(100, SPEEDS, parts).parts == parts
+    slow = {"ngram": 400_000.0, "recurrent": 1500.0, "gpt": 60_000.0}
+    assert scoring(40, slow, parts).parts == ["ngram", "gpt"]
+    assert scoring(1, slow, parts).parts == ["ngram", "gpt"]  # never fewer than two
+
+
+def test_the_time_left_after_training_is_divided_without_a_rest():
+    found = scoring(60, SPEEDS, list(SPEEDS))
+    assert found.after == pytest.approx(found.mixing + found.measuring + found.analysis)
+    assert 0 < found.after < 60
 
 
 def test_the_slowest_families_are_left_out_if_there_is_no_time_for_all():

@@ -2,7 +2,7 @@
 
 plan.json            families, model sizes and budget; a resumed comparison keeps it
 runs/NAME/           a run folder for each family and for the mixture
-jobs/NAME.json       written when a family has been trained and scored
+jobs/NAME.json       written when a family has been trained and validated
 jobs/NAME.log        output of the job's process
 jobs/NAME.trial      scoring speed of the planned model, measured before training
 seconds              time used so far, for a resumed comparison
@@ -41,6 +41,7 @@ class JobResult(Settings):
     parameters: int
     memory_bytes: int = Field(0, description="peak resident memory of the process")
     texts_per_second: float = Field(0.0, description="test texts labelled or translated per second")
+    tokens_per_second: float = Field(0.0, description="validation tokens scored per second")
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,9 @@ class ComparisonFolder:
     def write_surprisals(self, name: str, split: str, found: Surprisals) -> None:
         with whole_file(self._surprisals(name, split)) as temporary, temporary.open("wb") as file:
             np.savez(file, nats=found.nats, hits=found.hits, protocol=found.protocol.model_dump_json())
+
+    def has_surprisals(self, name: str, split: str) -> bool:
+        return self._surprisals(name, split).is_file()
 
     def surprisals(self, name: str, split: str) -> Surprisals:
         with np.load(self._surprisals(name, split)) as saved:

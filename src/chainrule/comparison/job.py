@@ -16,12 +16,12 @@ from chainrule.comparison.schedule import MIN_TRAINING, Trial
 from chainrule.config import DataConfig, RunConfig, TrainConfig
 from chainrule.data.corpus import Corpus
 from chainrule.deadline import Deadline
-from chainrule.evaluation.likelihood import parallel_surprisals, protocol_for, surprisals
+from chainrule.evaluation.likelihood import Surprisals, parallel_surprisals, protocol_for, surprisals
 from chainrule.families import build
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.conditional import ParallelModel
-from chainrule.tasks import COMPARISONS, Run, open_data
+from chainrule.tasks import COMPARISONS, Run, load, open_data
 from chainrule.tasks.base import parameters, require
 from chainrule.tasks.comparing import ComparisonData, ExampleComparison
 from chainrule.tasks.sequences import SequenceComparison, SequenceRun
@@ -71,7 +71,7 @@ def scoring_speed(model: AutoregressiveModel, corpus: Corpus) -> float:
 
 
 def run_job(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
-    """Train one model, or resume its training, then score it on the validation and test data."""
+    """Train one model, or resume its training, then score it: a model of sequences on the validation data."""
     plan = folder.plan()
     job = plan.job(name)
     began = time.monotonic()
@@ -97,13 +97,14 @@ def run_job(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
     if plan.schedule is not None:  # counting has no budget and may take too long
         late = deadline.after(LATE_SCORING_FRACTION * plan.schedule.after)
         deadline = max(deadline, late, key=lambda one: one.end)
-    score_model = score_sequences if issubclass(COMPARISONS[plan.task], SequenceComparison) else score_examples
-    trained, speed = score_model(folder, name, run, plan, deadline)
+    score_model = validate_sequences if issubclass(COMPARISONS[plan.task], SequenceComparison) else score_examples
+    scored = score_model(folder, name, run, plan, deadline)
     result = JobResult(
         seconds=run.outcome.seconds if run.outcome else seconds,
-        tokens=run.outcome.tokens if run.outcome else trained,
+        tokens=run.outcome.tokens if run.outcome else scored.train_tokens,
         parameters=parameters(run.model),
-        texts_per_second=speed,
+        texts_per_second=scored.texts_per_second,
+        tokens_per_second=scored.tokens_per_second,
     )
     write_whole(folder.job_file(name), result.model_dump_json(indent=2))
 
@@ -122,24 +123,43 @@ class ScoredModel(NamedTuple):
     """What is known of a model besides its scores."""
 
     train_tokens: int
-    texts_per_second: float
+    texts_per_second: float = 0.0
+    tokens_per_second: float = 0.0
 
 
-def score_sequences(
+def validate_sequences(
     folder: ComparisonFolder, name: str, run: Run, plan: ComparisonPlan, deadline: Deadline
 ) -> ScoredModel:
-    """Write the surprisals of the validation and test data."""
+    """Write the surprisals of the validation data; the test data is scored when all models are trained."""
     sequences = require(run, SequenceRun)  # type: ignore[type-abstract]  # only an isinstance check
     splits = sequences.splits(run.config.data)
-    assert splits.test is not None
-    schedule = plan.schedule
-    limits = (None, None) if schedule is None else (schedule.part_tokens, schedule.test_tokens)
-    model = sequences.autoregressive
-    for split, corpus, limit in zip((VALIDATION, TEST), (splits.valid, splits.test), limits, strict=True):
-        text = corpus if limit is None else corpus.first(limit)
-        protocol = protocol_for(model, text, tokens=None if text is corpus else len(text))
-        folder.write_surprisals(name, split, surprisals(model, text, protocol, deadline=deadline))
-    return ScoredModel(len(splits.train), 0.0)
+    text = _first(splits.valid, None if plan.schedule is None else plan.schedule.part_tokens)
+    surprisals(sequences.autoregressive, text.first(min(TRIAL_TOKENS, len(text))))  # warms up
+    began = time.monotonic()
+    found = _score_sequences(sequences, text, splits.valid, deadline)
+    folder.write_surprisals(name, VALIDATION, found)
+    return ScoredModel(len(splits.train), tokens_per_second=len(found.nats) / (time.monotonic() - began))
+
+
+def score_test(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
+    """Write the surprisals of the test data, or of as much of it as is planned."""
+    plan = folder.plan()
+    torch.set_num_threads(plan.threads)
+    run = load(folder.run(name), SequenceRun, device="cpu")  # type: ignore[type-abstract]  # only an isinstance check
+    test = run.splits(run.config.data).test
+    assert test is not None
+    text = _first(test, None if plan.schedule is None else plan.schedule.test_tokens)
+    folder.write_surprisals(name, TEST, _score_sequences(run, text, test, deadline))
+
+
+def _first(corpus: Corpus, count: int | None) -> Corpus:
+    return corpus if count is None else corpus.first(count)
+
+
+def _score_sequences(run: SequenceRun, text: Corpus, corpus: Corpus, deadline: Deadline) -> Surprisals:
+    """Surprisals of the first part of a corpus."""
+    protocol = protocol_for(run.autoregressive, text, tokens=None if text is corpus else len(text))
+    return surprisals(run.autoregressive, text, protocol, deadline=deadline)
 
 
 def score_examples(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, JobResult
+from chainrule.comparison.folder import TEST, ComparisonFolder, JobResult
 from chainrule.compose.blend import Blend, Evidence
 from chainrule.compose.ensemble import Ensemble
 from chainrule.compose.fit import GateFit, collect, fit_to
@@ -59,7 +59,7 @@ def fit_mixtures(
     deadline: Deadline = NO_DEADLINE,
     reporter: Reporter,
 ) -> dict[str, SequenceRun]:
-    """The mixtures of the families: fitted on validation data, stored, and scored on the test data.
+    """The mixtures of these families: fitted on validation data, stored, and scored on the test data.
 
     What an interrupted comparison has finished is loaded: the fitted mixtures, and their scores. None are returned if
     time was up before enough of the test data was scored.
@@ -67,8 +67,7 @@ def fit_mixtures(
     if folder.job_result(MIXTURE) is not None:
         return open_mixtures(folder)
     began = time.monotonic()
-    used = useful_parts({name: folder.surprisals(name, VALIDATION).nats for name in names})
-    parts = MixtureParts.open([folder.run(name) for name in used], device="cpu", valid=None, reporter=reporter)
+    parts = MixtureParts.open([folder.run(name) for name in names], device="cpu", valid=None, reporter=reporter)
     fitted = _fitted(folder, neural_cache, parts)
     if fitted is None:
         for name in (MIXTURE, CACHED_MIXTURE):
@@ -78,7 +77,7 @@ def fit_mixtures(
     scored = score_variants(_variants(fitted), test, deadline, reporter)
     if len(scored[0].nats) < min(MIN_PREDICTIONS, MIN_SCORED * len(test)):
         return {}
-    jobs = [result for name in used if (result := folder.job_result(name)) is not None]
+    jobs = [result for name in names if (result := folder.job_result(name)) is not None]
     for (name, run), found in zip(fitted.items(), scored, strict=True):
         folder.write_surprisals(name, TEST, found)
         result = JobResult(
@@ -92,7 +91,10 @@ def fit_mixtures(
 
 
 def useful_parts(nats: Mapping[str, npt.NDArray[np.float32]]) -> list[str]:
-    """At least two models: those with a weight above MIN_WEIGHT in a fixed-weight mixture of all, fitted by EM."""
+    """At least two models, the most useful first: those with a weight of MIN_WEIGHT or more in a mixture of all.
+
+    The weights are the same for every token; they are fitted by EM.
+    """
     names = list(nats)
     common = min(len(values) for values in nats.values())
     probabilities = np.exp(-np.stack([nats[name][:common].astype(np.float64) for name in names], axis=1))  # (N, P)
@@ -100,8 +102,8 @@ def useful_parts(nats: Mapping[str, npt.NDArray[np.float32]]) -> list[str]:
     for _ in range(100):
         joint = weights * probabilities
         weights = (joint / joint.sum(1, keepdims=True)).mean(0)
-    largest = np.argsort(-weights, kind="stable")[:2]  # a mixture has at least two parts
-    return [name for index, name in enumerate(names) if weights[index] >= MIN_WEIGHT or index in largest]
+    order = np.argsort(-weights, kind="stable")
+    return [names[index] for place, index in enumerate(order) if weights[index] >= MIN_WEIGHT or place < 2]
 
 
 def _fit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -89,7 +90,7 @@ class JobServer:
         self.listener.join()
 
     def start(self, job: str, action: str, deadline: Deadline = NO_DEADLINE) -> Process:
-        """Start a process that trains a family, or tries how fast it scores."""
+        """Start a process that trains a family, tries how fast it scores, or scores the test data."""
         process = Process()
         with self.lock:
             self.processes.append(process)
@@ -177,6 +178,24 @@ class JobRunner:
         if self.stopping:
             raise KeyboardInterrupt
         return self.folder.distilled_file(name).is_file()
+
+    def score(self, names: Sequence[str], deadline: Deadline, progress: Callable[[float], None]) -> None:
+        """Score trained models on the test data until a deadline, each on a little of it at least.
+
+        Models that fail, or take far too long for that, have no scores.
+        """
+        limit = max(deadline.earlier(-MIN_LATE), deadline.after(FIRST_RESULT), key=lambda one: one.end)
+        done = itertools.count(1)
+
+        def score(name: str) -> None:
+            if not self.stopping:
+                self._wait(name, self.server.start(name, "score", deadline), limit)
+                progress(next(done) / len(names))
+
+        with ThreadPoolExecutor(self.plan.workers) as pool, self._stoppable():
+            list(pool.map(score, names))
+        if self.stopping:
+            raise KeyboardInterrupt
 
     def run(self, *, taught: bool = False, later: float = 0.0) -> list[FailedFamily]:
         """Run the jobs without a teacher, or those with one, and return those that failed; `later` seconds are kept.

@@ -1,10 +1,11 @@
 """How a comparison divides its time.
 
-    start | training and scoring of all families, several in parallel | mixtures | measuring | analysis and report
+    start | training of all families, several in parallel | scoring | mixtures | measuring | analysis and report
 
 `--minutes` is the time of all of it. Before training, the scoring speed of every planned model is measured on a few
-tokens. From these speeds follow the time to keep for scoring, mixtures and measuring, and how much of the held-out
-data can be scored; training gets the rest, in equal parts.
+tokens. From these speeds follows the time to keep for what comes after training; training gets the rest, in equal
+parts. After training, when the scoring speeds of the trained models and the parts of the mixtures are known, the time
+that is left decides how much of the test data is scored.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ from pydantic import Field
 from chainrule.config import Settings
 
 TRAINING_FRACTION = 0.6  # of the time, before the scoring speeds are known
-SCORING_FRACTION = 0.25  # of the time of a job, at most, for scoring
-MIXING_FRACTION = 0.25  # of the time of the comparison, at most, for fitting and scoring the mixtures
+SCORING_FRACTION = 0.12  # of the time of the comparison, at most, for scoring the families
+MIXING_FRACTION = 0.15  # and for fitting and scoring the mixtures
 MEASURING_FRACTION = 0.12  # and for decoding speeds and samples
-MARGIN = 1.15  # of the time expected for scoring
+VALIDATION_FRACTION = 0.1  # of the time of a job, at most, for validating the trained model
+MARGIN = 1.1  # of the time expected for scoring
 JOB_SECONDS = 0.4  # of processor time of a job besides training and scoring: it starts, validates, saves the model
 STARTUPS = 1.0  # further time of a job, as a multiple of the time in which a trial starts
-PARTS_FRACTION = 0.6  # of the families that are expected to be parts of the mixtures
+EXPECTED_PARTS = 2.5  # of the mixtures, of mean speed
 CACHE_SECONDS = 60e-6  # per token and part that a neural cache takes
 BLEND_SECONDS = 25e-9  # per token, part and entry of the vocabulary, that gates and weighting take
-FITTING_SECONDS = 24.0  # of fitting caches and gates, at most, that is planned for
-MEASURING_SECONDS = 3.5  # of measuring one model
+FITTING_SECONDS = 8.0  # of processor time for fitting caches and gates
+FITTING_FRACTION = 0.08  # of the time of the comparison, at most, that is kept for it
+MEASURING_SECONDS = 0.8  # of processor time for measuring one model
 ANALYSIS_FRACTION = 0.12  # of the time, at most, for analysis and report
-ANALYSIS_SECONDS = 1.5  # of processor time for them, besides ANALYSIS_TOKEN_SECONDS for each token of the test data
+ANALYSIS_SECONDS = 0.7  # of processor time for them, besides ANALYSIS_TOKEN_SECONDS for each token of the test data
 ANALYSIS_TOKEN_SECONDS = 8e-6
 COUNTING_SECONDS = 1.5e-6  # per token of training data, of a count model
 MIN_TOKENS = 1024  # of the test data, and of the validation data
+MIN_TEST_TOKENS = 1 << 14  # of the test data, for which the mixtures get fewer parts
 MAX_GATE_TOKENS = 1 << 16  # of the validation data, for fitting caches and gates
 MAX_PART_TOKENS = 1 << 14  # of them, for choosing the parts of the mixture
 READINGS = 2.5  # of the examples by each job: before training and before scoring, beside other jobs
@@ -53,13 +57,15 @@ class Schedule(Settings):
     """The division of the time of a comparison, in seconds."""
 
     training: float = Field(description="training time of each neural family")
-    scoring: dict[str, float] = Field({}, description="further time of each of them, for scoring")
-    after: float = Field(0.0, description="time kept for what comes after the families: mixtures, measuring, report")
+    scoring: dict[str, float] = Field({}, description="further time of each of them: it starts and is validated")
+    after: float = Field(0.0, description="time kept for what comes after training")
     mixing: float = Field(0.0, description="of that, for fitting and scoring the mixtures")
     measuring: float = Field(0.0, description="of that, for decoding speeds and samples")
-    test_tokens: int | None = Field(None, description="tokens of the test data that are scored; none: all")
+    analysis: float = Field(0.0, description="of that, for analysis and report")
+    part_tokens: int | None = Field(None, description="tokens of the validation data that the trained models score")
     gate_tokens: int | None = Field(None, description="tokens of the validation data that mixtures are fitted to")
-    part_tokens: int | None = Field(None, description="of those, for choosing the parts of the mixture")
+    test_tokens: int | None = Field(None, description="tokens of the test data that are scored; none: all")
+    parts: list[str] | None = Field(None, description="parts of the mixtures; none: not chosen yet")
 
     @property
     def is_final(self) -> bool:
@@ -85,46 +91,98 @@ def make_schedule(
     test_tokens: int,
     cached_parts: int,
 ) -> Schedule:
-    """Divide the seconds that remain, given trials of the neural families."""
-    slowest = max((1 / trial.speed for trial in trials.values()), default=0.0)
+    """Divide the seconds that remain before training, given trials of the neural families."""
+    processor = sum(one.processor for one in trials.values()) / len(trials) if trials else 1.0
+    measuring, analysis, fitting = _fixed_seconds(seconds, families, test_tokens, processor)
     per_token = sum(1 / trial.speed for trial in trials.values())
-    per_token += families * vocabulary * BLEND_SECONDS * (2 if cached_parts else 1) + cached_parts * CACHE_SECONDS
-    per_token *= PARTS_FRACTION if families > 2 else 1.0  # of the mixtures
-    mixing = MIXING_FRACTION * seconds if families > 1 else 0.0
-    gate_tokens = min(valid_tokens, MAX_GATE_TOKENS, max(MIN_TOKENS, int(mixing / 4 / per_token)))
-    rounds = max(1, math.ceil(len(trials) / workers))
-    job = seconds * (1 - MIXING_FRACTION - MEASURING_FRACTION) / rounds
-    affordable = SCORING_FRACTION * job / MARGIN / slowest if slowest else math.inf  # tokens, by the slowest model
-    part_tokens = int(min(gate_tokens, MAX_PART_TOKENS, max(MIN_TOKENS, affordable / 5)))
-    affordable -= 2 * part_tokens  # validated at the end of training, then scored
+    scoring = min(SCORING_FRACTION * seconds, MARGIN * per_token * test_tokens / workers)
+    mixing = 0.0
     if families > 1:
-        affordable = min(affordable, mixing / 2 / MARGIN / per_token)
-    scored = int(min(test_tokens, max(MIN_TOKENS, affordable)))
-    if families > 1:
-        reading = MARGIN * per_token * (scored + gate_tokens)
-        mixing = min(mixing, reading + min(FITTING_SECONDS, reading + mixing / 3))
-    measuring = min(MEASURING_FRACTION * seconds, MEASURING_SECONDS * (families + 2))
-    processor = min((one.processor for one in trials.values()), default=1.0)
-    analysis = min(ANALYSIS_FRACTION * seconds, (ANALYSIS_SECONDS + ANALYSIS_TOKEN_SECONDS * scored) / processor)
-    after = mixing + measuring + analysis
+        parts = min(EXPECTED_PARTS, families)
+        blending = (
+            parts * vocabulary * BLEND_SECONDS * (2 if cached_parts else 1) + min(1, cached_parts) * CACHE_SECONDS
+        )
+        reading = parts * per_token / families + blending
+        gate_tokens = min(valid_tokens, MAX_GATE_TOKENS)
+        mixing = min(MIXING_FRACTION * seconds, MARGIN * reading * (test_tokens + gate_tokens)) + fitting
+    after = scoring + mixing + measuring + analysis
     counting = COUNTING_SECONDS * train_tokens / processor if len(trials) < families else 0.0
     free = len(trials) % workers != 0  # a count model fits next to the last neural family
+    rounds = max(1, math.ceil(len(trials) / workers))
     job = max(0.0, seconds - after - (0.0 if free else min(counting, seconds / 4))) / rounds
-    scoring = {name: _scoring_seconds(trial, scored + 2 * part_tokens) for name, trial in trials.items()}
-    mean = sum(scoring.values()) / max(1, len(scoring))
+    slowest = max((1 / trial.speed for trial in trials.values()), default=0.0)
+    affordable = VALIDATION_FRACTION * job / MARGIN / slowest / 2 if slowest else math.inf
+    part_tokens = int(min(valid_tokens, MAX_PART_TOKENS, max(MIN_TOKENS, affordable)))
+    besides = {name: _job_seconds(trial, 2 * part_tokens) for name, trial in trials.items()}  # also during training
+    mean = sum(besides.values()) / max(1, len(besides))
     return Schedule(
-        training=max(MIN_TRAINING, job - (mean + max(scoring.values(), default=0.0)) / 2),
-        scoring=scoring,
+        training=max(MIN_TRAINING, job - (mean + max(besides.values(), default=0.0)) / 2),
+        scoring=besides,
         after=after,
         mixing=mixing,
         measuring=measuring,
-        test_tokens=scored,
-        gate_tokens=gate_tokens,
+        analysis=analysis,
         part_tokens=part_tokens,
     )
 
 
-def _scoring_seconds(trial: Trial, tokens: int) -> float:
+def schedule_scoring(
+    schedule: Schedule,
+    seconds: float,
+    speeds: Mapping[str, float],
+    parts: Sequence[str],
+    *,
+    workers: int,
+    vocabulary: int,
+    valid_tokens: int,
+    test_tokens: int,
+    cached_parts: Sequence[str],
+) -> Schedule:
+    """Divide the seconds that remain after training: how much of the test data is scored, and by which mixtures.
+
+    `speeds` are tokens scored per second by each trained model, `parts` those of them that improve a mixture, the
+    most useful first.
+    """
+    measuring, analysis, fitting = _fixed_seconds(seconds, len(speeds), test_tokens, 1.0)
+    starting = JOB_SECONDS * len(speeds) / workers
+    scoring = max(sum(1 / speed for speed in speeds.values()) / workers, max(1 / speed for speed in speeds.values()))
+    left = max(0.0, seconds - measuring - analysis - starting)
+    chosen = list(parts) if len(speeds) > 1 else []
+    while True:
+        reading = sum(1 / speeds[name] + vocabulary * BLEND_SECONDS for name in chosen)
+        if cached := sum(name in cached_parts for name in chosen):
+            reading += len(chosen) * vocabulary * BLEND_SECONDS + cached * CACHE_SECONDS
+        gate_tokens, affordable = min(valid_tokens, MAX_GATE_TOKENS), left / MARGIN / scoring
+        if chosen:
+            gate_tokens = min(gate_tokens, max(MIN_TOKENS, int(left / 5 / reading)))
+            affordable = (left - fitting - MARGIN * reading * gate_tokens) / MARGIN / (scoring + reading)
+        if len(chosen) <= 2 or affordable >= min(test_tokens, MIN_TEST_TOKENS):
+            break
+        chosen.pop()
+    scored = int(min(test_tokens, max(MIN_TOKENS, affordable)))
+    families = min(left, starting + MARGIN * scoring * scored)
+    return schedule.model_copy(
+        update={
+            "after": max(0.0, seconds - families),
+            "mixing": max(0.0, seconds - families - measuring - analysis) if chosen else 0.0,
+            "measuring": measuring,
+            "analysis": analysis,
+            "gate_tokens": gate_tokens,
+            "test_tokens": scored,
+            "parts": chosen,
+        }
+    )
+
+
+def _fixed_seconds(seconds: float, families: int, test_tokens: int, processor: float) -> tuple[float, float, float]:
+    """What measuring, analysis and fitting of the mixtures take, besides reading the text."""
+    measuring = min(MEASURING_FRACTION * seconds, MEASURING_SECONDS * (families + 2) / processor)
+    analysing = (ANALYSIS_SECONDS + ANALYSIS_TOKEN_SECONDS * test_tokens) / processor
+    analysis = min(ANALYSIS_FRACTION * seconds, analysing)
+    return measuring, analysis, min(FITTING_SECONDS / processor, FITTING_FRACTION * seconds)
+
+
+def _job_seconds(trial: Trial, tokens: int) -> float:
     """What a job takes besides training."""
     return MARGIN * tokens / trial.speed + STARTUPS * trial.startup + JOB_SECONDS / trial.processor
 

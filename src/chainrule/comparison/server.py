@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.comparison.folder import ComparisonFolder
-from chainrule.comparison.job import run_distillation, run_job, run_trial
+from chainrule.comparison.job import run_distillation, run_job, run_trial, score_test
 from chainrule.deadline import Deadline
 from chainrule.errors import ChainruleError, memory_problem
 from chainrule.training.process import stop_signals
@@ -82,12 +82,15 @@ def _run(folder: ComparisonFolder, request: dict[str, Any]) -> int:
     try:
         with stop_signals() as received:
             try:
+                deadline = Deadline(request["end"] if request["end"] is not None else math.inf)
                 if request["action"] == "trial":
                     run_trial(folder, name)
                 elif request["action"] == "distil":
                     run_distillation(folder, name)
+                elif request["action"] == "score":
+                    score_test(folder, name, deadline)
                 else:
-                    run_job(folder, name, Deadline(request["end"] if request["end"] is not None else math.inf))
+                    run_job(folder, name, deadline)
             except KeyboardInterrupt:
                 return received.status
     except SystemExit as end:
