@@ -35,12 +35,20 @@ def _compiled_kernels() -> None:
         return
     import torch
 
+    from chainrule.decoding import GREEDY, Sampling, generate_tokens
+    from chainrule.interface.capabilities import TargetScorer
     from chainrule.testing.tiny import tiny_model
+    from chainrule.types import Sequences
 
     for dtype in (torch.float32, torch.float64):
-        model = tiny_model("gpt", "modern").to(dtype)
+        model, counted = tiny_model("gpt", "modern").to(dtype), tiny_model("ngram").to(dtype)
+        assert isinstance(counted, TargetScorer)
         with torch.inference_mode():
             model.step(torch.tensor([1]), model.start().state)
+            counted.step(torch.tensor([1]), counted.start().state)
+            counted.score_tokens(Sequences.pack([[1]]), hits=True)
+            for sampling in (GREEDY, Sampling()):
+                generate_tokens(counted, [[1]], length=2, sampling=sampling, seeds=[0])
 
 
 @pytest.fixture(autouse=True)

@@ -76,8 +76,8 @@ def test_any_token_survives_escaping(tmp_path_factory: pytest.TempPathFactory, e
     write_arpa(model, tokens, path)
     back, names = read_arpa(path)
     assert sorted(names) == sorted(tokens)
-    scores, _ = model.score_tokens(Sequences.full(torch.arange(len(tokens))[None]))
-    again, _ = back.score_tokens(Sequences.full(torch.tensor([[names.index(token) for token in tokens]])))
+    scores, *_ = model.score_tokens(Sequences.full(torch.arange(len(tokens))[None]))
+    again, *_ = back.score_tokens(Sequences.full(torch.tensor([[names.index(token) for token in tokens]])))
     torch.testing.assert_close(again, scores, rtol=0, atol=1e-5)
 
 
@@ -91,7 +91,7 @@ def test_empty_sections_of_high_orders_can_be_read(tmp_path: Path) -> None:
 def test_a_file_of_another_tool_is_read_with_its_own_backoff_weights(tmp_path: Path) -> None:
     model, tokens = read_arpa(write_text(tmp_path, HAND_WRITTEN))
     assert tokens == ["<eos>", "<unk>", "to", "be"]
-    scores, _ = model.score_tokens(Sequences.pack([[2, 3, 0], [3, 2, 2], [1, 1, 3]]))
+    scores, *_ = model.score_tokens(Sequences.pack([[2, 3, 0], [3, 2, 2], [1, 1, 3]]))
     log10 = [
         [-0.2, -0.05, -0.4],  # "to be </s>" is unknown and so is its weight; "be </s>" is known
         [-0.25 - 0.3, 0.1 - 0.75, -0.5 - 0.75],
@@ -117,7 +117,7 @@ def test_control_and_format_characters_are_escaped_by_code_point(tmp_path: Path)
 
 def test_a_probability_of_zero_is_read_as_a_tiny_one(tmp_path: Path) -> None:
     model, _ = read_arpa(write_text(tmp_path, HAND_WRITTEN.replace("-1.0\t<unk>", "-inf\t<unk>")))
-    scores, _ = model.score_tokens(Sequences.pack([[2, 3, 1]]))
+    scores, *_ = model.score_tokens(Sequences.pack([[2, 3, 1]]))
     assert scores[0, 2] == pytest.approx((-99 + 0.1) * math.log(10))
 
 

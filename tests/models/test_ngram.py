@@ -127,7 +127,7 @@ def test_keys_stay_exact_where_the_vocabulary_to_the_order_exceeds_64_bits() -> 
     text = [token * 2749 + 13 for token in words(seed=3, length=400)]
     model = trained([text], order=12, vocabulary=33_000)
     held_out = [*text[100:140], 32_999, 1, *text[7:30]]
-    scores, _ = model.score_tokens(stream(held_out))
+    scores, *_ = model.score_tokens(stream(held_out))
     expected = Reference([text], 12, vocabulary=33_000).log_probs(held_out)
     torch.testing.assert_close(scores[0], torch.tensor(expected), rtol=0, atol=1e-10)
 
@@ -211,11 +211,11 @@ def test_sparse_scores_equal_dense_ones_and_continue_from_a_state(order: int) ->
     model = trained([words(seed=1, length=300)], order)
     rows = Sequences.pack([words(seed=2, length=30), words(seed=3, length=12)])
     dense = model.token_log_probs(Batch(rows))
-    sparse, state = model.score_tokens(Sequences(rows.ids.masked_fill(~rows.mask, 777), rows.lengths))
+    sparse, _, state = model.score_tokens(Sequences(rows.ids.masked_fill(~rows.mask, 777), rows.lengths))
     torch.testing.assert_close(sparse, dense, rtol=0, atol=1e-12)
-    more, _ = model.score_tokens(Sequences.pack([[5, 6], [7, 8]]), state)
+    more, *_ = model.score_tokens(Sequences.pack([[5, 6], [7, 8]]), state)
     longer = Sequences.pack([[*words(seed=2, length=30), 5, 6], [*words(seed=3, length=12), 7, 8]])
-    whole, _ = model.score_tokens(longer)
+    whole, *_ = model.score_tokens(longer)
     torch.testing.assert_close(more, torch.stack([whole[0, 30:32], whole[1, 12:14]]))
 
 
@@ -310,7 +310,7 @@ def test_tiny_shakespeare_characters_at_order_seven(real_data: RealData) -> None
     cut = len(text) * 9 // 10
     symbols, train = np.unique(text[:cut], return_inverse=True)
     model = trained([train + 2], order=7, vocabulary=len(symbols) + 2)
-    scores, _ = model.score_tokens(stream(np.searchsorted(symbols, text[cut:]) + 2))
+    scores, *_ = model.score_tokens(stream(np.searchsorted(symbols, text[cut:]) + 2))
     assert -scores.mean() <= 1.52
 
 
@@ -324,7 +324,7 @@ def test_penn_treebank_words_at_order_five(real_data: RealData) -> None:
     train = read("train")
     ids = {word: index for index, word in enumerate(dict.fromkeys(["<eos>", "<unk>", *train]))}
     model = trained([[ids[word] for word in train]], order=5, vocabulary=len(ids))
-    scores, _ = model.score_tokens(stream([ids[word] for word in read("test")]))
+    scores, *_ = model.score_tokens(stream([ids[word] for word in read("test")]))
     assert math.exp(-scores.mean()) == pytest.approx(141, abs=1.5)
 
 

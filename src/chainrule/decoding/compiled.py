@@ -17,6 +17,7 @@ from torch import Tensor
 
 from chainrule.decoding.sampling import MIN_TEMPERATURE, Sampling
 from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.capabilities import TokenGenerator
 from chainrule.kernels import step
 from chainrule.kernels.step import Choices, Compilable
 from chainrule.types import State
@@ -45,7 +46,8 @@ class CompiledGeneration:
     @staticmethod
     def of(model: AutoregressiveModel, sampling: Sampling, suppressed: Sequence[int]) -> CompiledGeneration | None:
         """None if the model has no program, or if the choice of a token depends on the earlier ones."""
-        if not (isinstance(model, Compilable) and step.has_program(model)) or sampling.repetition_penalty != 1.0:
+        is_compiled = isinstance(model, TokenGenerator) or (isinstance(model, Compilable) and step.has_program(model))
+        if not is_compiled or sampling.repetition_penalty != 1.0:
             return None
         return CompiledGeneration(model, sampling, suppressed)
 
@@ -55,14 +57,18 @@ class CompiledGeneration:
 
     def read(self, tokens: Tensor, state: State, noise: npt.NDArray[np.float64]) -> tuple[Choices, State] | None:
         """Read a token (B,) in each row and choose the next, once for each position of the noise (B, S, V or 0)."""
+        count, began = noise.shape[1], time.perf_counter()
+        found = self._generate(tokens, state, noise)
+        seconds = (time.perf_counter() - began) / count
+        self.tokens_per_call = int(min(max(SECONDS_PER_CALL / seconds, 1), 2 * count, MAX_TOKENS_PER_CALL))
+        return found
+
+    def _generate(self, tokens: Tensor, state: State, noise: npt.NDArray[np.float64]) -> tuple[Choices, State] | None:
+        if isinstance(self.model, TokenGenerator):
+            return self.model.generate(tokens, state, noise, self.rules, self.suppressed)
         assert isinstance(self.model, Compilable)
         program = step.program_of(self.model)
         if program is None:
             return None
-        count = noise.shape[1]
-        state = self.model.make_room(state, count)
-        began = time.perf_counter()
-        choices = step.generate(program, tokens, state, noise, self.rules, self.suppressed)
-        seconds = (time.perf_counter() - began) / count
-        self.tokens_per_call = int(min(max(SECONDS_PER_CALL / seconds, 1), 2 * count, MAX_TOKENS_PER_CALL))
-        return choices, state
+        state = self.model.make_room(state, noise.shape[1])
+        return step.generate(program, tokens, state, noise, self.rules, self.suppressed), state

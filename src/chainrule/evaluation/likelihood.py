@@ -39,12 +39,13 @@ from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.scores import MetricValues
 from chainrule.interface.base import AutoregressiveModel, DensityModel
-from chainrule.interface.capabilities import Branched
+from chainrule.interface.capabilities import Branched, TargetScorer
 from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.types import Batch, Sequences
 
 MAX_LOGITS = 1 << 22  # values per batch of logits; bounds the memory of scoring
 MAX_BATCH_TOKENS = 4096
+TARGETS_AT_ONCE = 1 << 16  # tokens per call where only the targets are scored
 BUFFERED_WINDOWS = 1024  # windows buffered to batch them by length
 SOURCE_MISSING = "this model needs a source for each text, and none was given; give pairs"
 
@@ -182,13 +183,26 @@ def surprisals(
     """
     protocol = protocol or protocol_for(model, corpus)
     table = SurprisalTable(min(len(corpus), protocol.tokens or len(corpus)))
-    for where, targets, logits in predictions(model, corpus, protocol, source):
-        table.add(where, targets, logits)
+    for _ in _filled(table, model, corpus, protocol, source):
         if progress is not None:
             progress(table.done)
         if deadline.passed and table.complete:
             break
     return table.surprisals(protocol)
+
+
+def _filled(
+    table: SurprisalTable, model: AutoregressiveModel, corpus: Corpus, protocol: Protocol, source: Corpus | None
+) -> Iterator[None]:
+    """Fill the table, piece by piece; without all probabilities where the model does not need them."""
+    if isinstance(model, TargetScorer) and source is None and protocol.method in ("carried", "documents"):
+        for where, log_probs, hits in _target_scores(model, corpus, protocol):
+            table.set(where, -log_probs, hits)
+            yield
+        return
+    for where, targets, logits in predictions(model, corpus, protocol, source):
+        table.add(where, targets, logits)
+        yield
 
 
 class SurprisalTable:
@@ -200,9 +214,13 @@ class SurprisalTable:
 
     def add(self, where: Tensor, targets: Tensor, logits: Tensor) -> None:
         """Add predictions: indices (N,), targets (N,) and logits (N, V)."""
+        self.set(where, F.cross_entropy(logits, targets, reduction="none"), logits.argmax(-1) == targets)
+
+    def set(self, where: Tensor, nats: Tensor, hits: Tensor) -> None:
+        """Set the surprisals of tokens by their indices; all (N,)."""
         positions = where.numpy()
-        self.nats[positions] = F.cross_entropy(logits, targets, reduction="none").float().cpu().numpy()
-        self.hits[positions] = (logits.argmax(-1) == targets).cpu().numpy()
+        self.nats[positions] = nats.float().cpu().numpy()
+        self.hits[positions] = hits.cpu().numpy()
         self.scored[positions] = True
 
     @property
@@ -375,6 +393,41 @@ def _carried(model: AutoregressiveModel, tokens: np.ndarray, begin: int, end: in
         logits = torch.cat([pending, step.logits[0, :-1]])
         pending = step.logits[0, -1:]
         yield Predictions(torch.arange(first, first + len(ids)), ids, logits)
+
+
+class ScoredTargets(NamedTuple):
+    """Some tokens of a text, their log-probabilities, and whether they were the most probable ones; all (N,)."""
+
+    where: Tensor
+    log_probs: Tensor
+    hits: Tensor
+
+
+def _target_scores(model: TargetScorer, corpus: Corpus, protocol: Protocol) -> Iterator[ScoredTargets]:
+    """The scored tokens of a corpus without all probabilities; the model has no windows."""
+    assert isinstance(model, AutoregressiveModel)
+    limit = min(len(corpus), protocol.tokens or len(corpus))
+    if protocol.method == "carried":
+        for begin, end in _spans(limit, protocol.pieces):
+            state = None
+            for first in range(begin, end, TARGETS_AT_ONCE):
+                ids = _ids(corpus.tokens, first, min(end, first + TARGETS_AT_ONCE), model.device)
+                log_probs, hits, state = model.score_tokens(Sequences.full(ids[None]), state, hits=True)
+                assert hits is not None
+                yield ScoredTargets(torch.arange(first, first + len(ids)), log_probs[0], hits[0])
+        return
+    assert corpus.offsets is not None
+    windows = _documents(corpus.offsets, limit, protocol)
+    while block := list(itertools.islice(windows, BUFFERED_WINDOWS)):
+        lengths = [window.end - window.begin for window in block]
+        for rows in by_length(lengths, len(block), TARGETS_AT_ONCE):
+            target = _batch(model, corpus.tokens, [block[row] for row in rows], None).target
+            log_probs, hits, _ = model.score_tokens(target, hits=True)
+            assert hits is not None
+            begins = torch.tensor([block[row].begin for row in rows])
+            where = torch.arange(target.ids.shape[1]) + begins[:, None]
+            mask = target.mask
+            yield ScoredTargets(where[mask.cpu()], log_probs[mask], hits[mask])
 
 
 def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[Window]:

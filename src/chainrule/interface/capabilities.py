@@ -6,6 +6,8 @@ Branched        a mixture of two predictions that are available separately
 BlockPredictor  predicts a block of future positions in parallel
 Rewindable      can remove the last tokens from its state
 GreedyDrafts    finds its most likely tokens without computing all probabilities
+TargetScorer    scores the tokens of a text without computing all probabilities
+TokenGenerator  generates many tokens per call
 Embedder        maps every token of a text to a vector
 └── Layered     ... in each of its layers
 Cloze           predicts masked tokens from both sides
@@ -25,6 +27,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from chainrule.interface.base import AutoregressiveModel
+from chainrule.kernels.step import Choices
 from chainrule.types import Batch, Progress, Sequences, State
 
 TokenIds: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
@@ -126,6 +129,40 @@ class BlockPredictor(ABC):
     @abstractmethod
     def lookahead_logits(self, vectors: Tensor) -> Tensor:
         """(..., D) to logits (..., V)."""
+
+
+class TargetScores(NamedTuple):
+    """Scores of the tokens of a batch of texts."""
+
+    log_probs: Tensor  # (B, T) nats of each token, zero past the end of a row
+    hits: Tensor | None  # (B, T) whether it was the most probable one; None if that was not asked for
+    state: State  # after the last token
+
+
+class TargetScorer(ABC):
+    """An autoregressive model that scores the tokens of a text without predicting all others."""
+
+    @abstractmethod
+    def score_tokens(self, target: Sequences, state: State | None = None, *, hits: bool = False) -> TargetScores:
+        """Score each token given those before it; rows start at BOS, or go on from a state."""
+
+
+class TokenGenerator(ABC):
+    """An autoregressive model that generates many tokens per call, in compiled code."""
+
+    @abstractmethod
+    def generate(
+        self,
+        tokens: Tensor,
+        state: State,
+        noise: npt.NDArray[np.float64],
+        rules: npt.NDArray[np.float64],
+        suppressed: npt.NDArray[np.int64],
+    ) -> tuple[Choices, State] | None:
+        """Read a token (B,) in each row and choose the next, once for each position of the noise (B, S, V or 0).
+
+        The rules are those of `kernels.step.generate`. None where compiled code is not applicable.
+        """
 
 
 class Rewindable(ABC):

@@ -1,15 +1,17 @@
 """Compiled functions on disk, so that they are compiled once per machine and not once per process.
 
 Numba caches a function by the time stamp of its own source file, and does not notice when a function that it calls has
-changed; and processes that write to one cache at the same time can mix up their entries. So the entry functions of
-this package share a folder named by a fingerprint of all sources, and are loaded or compiled under a lock. The folder
-is in `__pycache__`, beside Python's own compiled files, or in the user's cache where that cannot be written.
+changed; and processes that write to one cache at the same time can mix up their entries. So the entry functions of a
+module have a folder named by a fingerprint of its source and of all that it imports from this package, and are loaded
+or compiled under a lock. The folder is in `__pycache__`, beside Python's own compiled files, or in the user's cache
+where that cannot be written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,13 +22,23 @@ from typing import Any
 import numba
 
 SOURCES = Path(__file__).parent
+IMPORTED = re.compile(r"^from chainrule\.kernels\.(\w+) import", re.MULTILINE)
+
+
+def sources_of(module: str) -> set[str]:
+    """A module of this package and those that it imports, directly or not, by name."""
+    found, new = set(), {module}
+    while new:
+        found |= new
+        new = {name for one in new for name in IMPORTED.findall((SOURCES / f"{one}.py").read_text("utf-8"))} - found
+    return found
 
 
 @cache
-def folder() -> Path:
-    """Where the compiled functions of these sources are; created if it is missing."""
-    content = b"".join(file.read_bytes() for file in sorted(SOURCES.glob("*.py")))
-    name = f"kernels-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+def folder(module: str) -> Path:
+    """Where the compiled functions of a module are; created if it is missing."""
+    content = b"".join((SOURCES / f"{name}.py").read_bytes() for name in sorted(sources_of(module)))
+    name = f"{module}-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
     for parent in (SOURCES / "__pycache__", Path.home() / ".cache" / "chainrule"):
         try:
             (parent / name).mkdir(parents=True, exist_ok=True)
@@ -40,7 +52,7 @@ def folder() -> Path:
 def entry(function: Callable[..., None], **options: Any) -> Any:
     """Compile a function whose result is kept on disk."""
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    numba.config.CACHE_DIR = str(folder())  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(folder(_module(function)))  # type: ignore[attr-defined]
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # there is no folder that can be written
@@ -52,8 +64,9 @@ def entry(function: Callable[..., None], **options: Any) -> Any:
 def load_or_compile(function: Any, arguments: tuple[Any, ...]) -> None:
     """Make a function ready for arguments of these types, with a message if that takes long."""
     signature = tuple(numba.typeof(argument) for argument in arguments)  # type: ignore[no-untyped-call]
-    done = folder() / f"{function.__name__}-{arguments[-1].dtype}-{sys.version_info.minor}"
-    with _locked(folder() / "lock"):
+    place = folder(_module(function))
+    done = place / f"{function.__name__}-{arguments[-1].dtype}-{sys.version_info.minor}"
+    with _locked(place / "lock"):
         if not done.exists():
             print(f"compiling the decoding kernels for {arguments[-1].dtype}, once on this machine …", file=sys.stderr)
         function.compile(signature)
@@ -61,6 +74,10 @@ def load_or_compile(function: Any, arguments: tuple[Any, ...]) -> None:
             done.touch()
         except OSError:
             return
+
+
+def _module(function: Any) -> str:
+    return str(function.__module__).rpartition(".")[2]
 
 
 @contextmanager

@@ -78,6 +78,11 @@ def torch_only() -> Iterator[None]:
         _programs.enabled = before
 
 
+def is_enabled() -> bool:
+    """Whether compiled code is used: Numba is installed, and not switched off by `torch_only`."""
+    return _programs.enabled
+
+
 def extend(model: nn.Module, tokens: Tensor, state: State) -> Step | None:
     """Append tokens (B, K) to the state by the model's program; None where torch modules have to do it."""
     if not (isinstance(model, Compilable) and has_program(model) and is_applicable(model, tokens)):

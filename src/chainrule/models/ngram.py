@@ -12,11 +12,10 @@ a context is its node as an n-gram. No loop here runs over tokens or n-grams, on
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -29,8 +28,19 @@ from torch import Tensor
 from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError, in_units
 from chainrule.interface.base import readable
-from chainrule.interface.capabilities import GreedyDrafts
-from chainrule.nn.backoff import BackoffModel, BackoffTable, Counts, discounts, find_nodes, merge_counts, node_values
+from chainrule.interface.capabilities import GreedyDrafts, TargetScorer, TargetScores, TokenGenerator
+from chainrule.kernels.step import Choices, is_enabled
+from chainrule.nn.backoff import (
+    BLOCK,
+    BackoffModel,
+    BackoffTable,
+    Counts,
+    discounts,
+    find_nodes,
+    merge_counts,
+    node_values,
+)
+from chainrule.nn.backoff_lookup import BackoffLookup, as_array, as_tensor
 from chainrule.nn.ctc import FusionModel
 from chainrule.nn.layers import EXACT
 from chainrule.types import Batch, Sequences, State, Step
@@ -40,11 +50,11 @@ LONG_ORDER = 24  # up to here any text is counted; beyond, most n-grams occur on
 COUNTING_BYTES = 60  # per n-gram while counting and estimating, measured; a stored one takes 16
 PENDING = 1 << 20  # tokens buffered before they are merged into the counts
 
-Numbers = npt.NDArray[np.floating[Any]]
+Doubles = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int64]
 
 FEW = 24
-"""Tokens for which one after the other is still faster than all at once."""
+"""Tokens for which compiled code, one after the other, is still faster than torch with all at once."""
 
 REMEMBERED = 1 << 16  # answers about single tokens, about 20 MB
 
@@ -53,7 +63,7 @@ class NGramConfig(ModelConfig):
     order: int = Field(5, ge=1, description="maximum n-gram length; a token is predicted from order − 1 previous ones")
 
 
-class NGram(BackoffModel, GreedyDrafts):
+class NGram(BackoffModel, GreedyDrafts, TargetScorer, TokenGenerator):
     """n-gram language model with interpolated modified Kneser–Ney smoothing; trained by counting, in seconds.
 
     p(w | c) = (a(cw) − D(a(cw))) / Σ_v a(cv) + γ(c) p(w | c′),    γ(c) = Σ_v D(a(cv)) / Σ_v a(cv)
@@ -77,7 +87,7 @@ class NGram(BackoffModel, GreedyDrafts):
         self.config = config
         self._pending: list[tuple[Tensor, Tensor]] = []  # chunks not yet merged into the counts
         self._waiting = 0  # tokens in them
-        self._views: tuple[Tensor, Levels] | None = None  # with the buffer they were made from, to detect changes
+        self._known_lookup: tuple[Tensor, BackoffLookup] | None = None  # with a buffer it has, to detect changes
 
     @property
     def receptive_field(self) -> int:
@@ -155,48 +165,65 @@ class NGram(BackoffModel, GreedyDrafts):
         return Step(self._predict(state[:, None]), state)
 
     def extend(self, tokens: Tensor, state: State) -> Step:
-        if _is_small(tokens, self._log_probs(1)):
-            return self._extend_numpy(tokens, cast(Tensor, state))
-        contexts = self._contexts(self._read(tokens, cast(Tensor, state)))
+        before = cast(Tensor, state)
+        if tokens.numel() <= FEW and (lookup := self._lookup()) is not None:
+            nodes = as_array(before)
+            logits = torch.from_numpy(lookup.predict(as_array(tokens), nodes))
+            return Step(logits, as_tensor(nodes, before))
+        contexts = self._contexts(self._read(tokens, before))
         return Step(self._predict(contexts[:, 1:]), contexts[:, -1].clone())
 
-    def _extend_numpy(self, tokens: Tensor, state: Tensor) -> Step:
-        """`extend` in NumPy, row by row and token by token."""
-        levels = self._levels()
-        logits = np.empty((*tokens.shape, self.vocabulary), dtype=levels.log_probs[0].dtype)
-        after = []
-        for row, (read, nodes) in enumerate(zip(tokens.tolist(), state.tolist(), strict=True)):
-            for place, token in enumerate(read):
-                nodes = levels.read(token, nodes)
-                levels.predict(nodes, logits[row, place])
-            after.append(nodes)
-        return Step(torch.from_numpy(logits), torch.tensor(after, dtype=torch.int64).view(state.shape))
+    def generate(
+        self, tokens: Tensor, state: State, noise: Doubles, rules: Doubles, suppressed: Keys
+    ) -> tuple[Choices, State] | None:
+        self._require_estimate()
+        if (lookup := self._lookup()) is None:
+            return None
+        nodes = as_array(cast(Tensor, state))
+        choices = lookup.generate(as_array(tokens), nodes, noise, rules, suppressed)
+        return choices, as_tensor(nodes, tokens)
 
     def greedy_draft(self, ids: Sequence[int], count: int) -> list[int]:
         """Greedy decoding from the last order − 1 tokens; a shorter text is read from BOS."""
         self._require_estimate()
-        levels, context = self._levels(), self.order - 1
-        nodes = [-1] * context if len(ids) >= context else [self.bos, *[-1] * (context - 1)]
-        for token in ids[len(ids) - min(context, len(ids)) :]:
-            nodes = levels.read(token, nodes)
+        context = self.order - 1
+        state = self._initial(1) if len(ids) < context else torch.full((1, context), -1, device=self.device)
+        known = list(ids[len(ids) - min(context, len(ids)) :])
+        if not known or (lookup := self._lookup()) is None:
+            return self._greedy_steps(state, known, count)
+        before = torch.tensor([known[:-1]], dtype=torch.int64, device=self.device)
+        nodes = as_array(self._contexts(self._read(before, state))[:, -1])
+        nothing = np.empty((1, count, 0))
+        found = lookup.generate(np.array(known[-1:]), nodes, nothing, np.zeros(4), np.empty(0, np.int64))
+        return [int(token) for token in found.ids[0]]
+
+    def _greedy_steps(self, state: Tensor, ids: Sequence[int], count: int) -> list[int]:
+        """Greedy decoding by steps, from a state and further tokens."""
+        if ids:
+            step = self.extend(torch.tensor([ids], device=self.device), state)
+        else:
+            step = Step(self._predict(state[:, None]), state)
         draft: list[int] = []
         for _ in range(count):
-            draft.append(levels.likeliest(nodes))
-            nodes = levels.read(draft[-1], nodes)
+            token = step.logits[:, -1].argmax(-1)
+            draft.append(int(token))
+            step = self.extend(token[:, None], step.state)
         return draft
 
     def fusion_model(self) -> FusionModel:
         """The model for shallow fusion, one token at a time."""
         self._require_estimate()
         initial = (self.bos, *[-1] * self.receptive_field)[: self.receptive_field]
-        return FusionModel(initial, self._levels().cached_score)
+        return FusionModel(initial, lru_cache(REMEMBERED)(Levels.of(self._buffers, self.order, self.base).score))
 
-    def _levels(self) -> Levels:
-        """NumPy views of the current tables."""
+    def _lookup(self) -> BackoffLookup | None:
+        """The compiled look-up in the current tables; None where only torch applies."""
         current = self._log_probs(1)
-        if self._views is None or self._views[0] is not current:
-            self._views = (current, Levels.of(self._buffers, self.order, self.base))
-        return self._views[1]
+        if not is_enabled() or current.device.type != "cpu" or current.dtype not in EXACT:
+            return None
+        if self._known_lookup is None or self._known_lookup[0] is not current:
+            self._known_lookup = (current, BackoffLookup(self._buffers, self.order, self.base))
+        return self._known_lookup[1]
 
     def logits(self, batch: Batch) -> Tensor:
         self._require_estimate()
@@ -204,21 +231,34 @@ class NGram(BackoffModel, GreedyDrafts):
         contexts = self._contexts(self._read(tokens, self._initial(len(tokens))))
         return self._predict(contexts[:, :-1])
 
-    def score_tokens(self, target: Sequences, state: State | None = None) -> tuple[Tensor, State]:
-        """(B, T) nats of each token, zero past the end of a row, and the state after the last one.
-
-        The same as `token_log_probs`, up to rounding, without the (B, T, V) in between; streams go on from a state.
-        """
+    def score_tokens(self, target: Sequences, state: State | None = None, *, hits: bool = False) -> TargetScores:
+        """As `token_log_probs`, up to rounding, without the (B, T, V) in between; streams go on from a state."""
         self._require_estimate()
-        tokens, rows = readable(target), len(target.ids)
-        nodes = self._read(tokens, self._initial(rows) if state is None else cast(Tensor, state))
+        tokens = readable(target)
+        before = self._initial(len(tokens)) if state is None else cast(Tensor, state)
+        if (lookup := self._lookup()) is None:
+            return self._score_by_torch(target, tokens, before, hits=hits)
+        nodes = as_array(before)
+        found = lookup.score(as_array(tokens), as_array(target.lengths), nodes, hits=hits)
+        log_probs = torch.from_numpy(found.log_probs).to(self._log_probs(1).dtype)
+        return TargetScores(log_probs, torch.from_numpy(found.hits) if hits else None, as_tensor(nodes, before))
+
+    def _score_by_torch(self, target: Sequences, tokens: Tensor, before: Tensor, *, hits: bool) -> TargetScores:
+        """The same by torch, for other devices and types; hits by all probabilities, a few positions at a time."""
+        nodes, rows = self._read(tokens, before), len(tokens)
         scores = self._log_probs(1)[tokens]
         for order in range(2, self.order + 1):
             contexts, found = nodes[order - 2][:, :-1], nodes[order - 1][:, 1:]
             backed_off = scores + node_values(self._log_backoffs(order - 1), contexts)
             scores = node_values(self._log_probs(order), found).where(found >= 0, backed_off)
-        after = self._contexts(nodes)[torch.arange(rows, device=tokens.device), target.lengths]
-        return scores.masked_fill(~target.mask, 0.0), after
+        states = self._contexts(nodes)
+        after = states[torch.arange(rows, device=tokens.device), target.lengths]
+        best = None
+        if hits:
+            chunks = torch.split(states[:, :-1].flatten(0, 1), max(1, BLOCK // self.vocabulary))
+            likeliest = torch.cat([self._predict(chunk[None])[0].argmax(-1) for chunk in chunks])
+            best = (likeliest.view(tokens.shape) == tokens) & target.mask
+        return TargetScores(scores.masked_fill(~target.mask, 0.0), best, after)
 
     def _initial(self, rows: int) -> Tensor:
         """The state that has read nothing but BOS."""
@@ -327,45 +367,32 @@ def _adjusted(counts: Counts, suffixes: list[Tensor], base: int) -> Iterator[Ten
     yield counts.numbers[-1]
 
 
-# A few tokens at a time, in NumPy: a batch takes about a hundred torch operations, whose dispatch costs more than a
-# millisecond even for one token. Here a token takes a few binary searches, some tens of microseconds, which is fast
-# enough for draft tokens (see `decoding.speculative`).
-
-
-def _is_small(tokens: Tensor, like: Tensor) -> bool:
-    """Whether the NumPy path applies: a few tokens on the CPU, in full precision."""
-    return tokens.numel() <= FEW and like.device.type == "cpu" and like.dtype in EXACT
+# Single tokens of many different states, as in a beam search: Python's own binary search takes a few microseconds,
+# which is less than the call of a compiled function with all its arguments.
 
 
 @dataclass(frozen=True)
 class Levels:
-    """NumPy views of the back-off tables, one per order."""
+    """The back-off tables, one per order, as memory views: their elements are faster to read than those of arrays."""
 
-    keys: list[Keys]  # from bigrams up; the keys of unigrams are the tokens themselves
-    log_probs: list[Numbers]  # from unigrams up
-    log_backoffs: list[Numbers]  # from unigrams up, without the highest order
+    unigrams: Any
+    longer: list[tuple[Any, Any, Any]]  # keys, log-probabilities, and back-off weights of the order below
     base: int
 
     @classmethod
     def of(cls, buffers: Mapping[str, Tensor | None], order: int, base: int) -> Levels:
         """From the buffers of an `NGram`."""
-        arrays = {name: buffer.numpy() for name, buffer in buffers.items() if buffer is not None}
-        return cls(
-            [arrays[f"keys_{level}"] for level in range(2, order + 1)],
-            [arrays[f"log_probs_{level}"] for level in range(1, order + 1)],
-            [arrays[f"log_backoffs_{level}"] for level in range(1, order)],
-            base,
-        )
-
-    def read(self, token: int, nodes: Sequence[int]) -> list[int]:
-        """From the nodes of the last 1, 2, … tokens, −1 for none, to those after one more token."""
-        return list(self.score(token, nodes)[1])
+        views = {name: buffer.numpy().data for name, buffer in buffers.items() if buffer is not None}
+        longer = [
+            (views[f"keys_{level}"], views[f"log_probs_{level}"], views[f"log_backoffs_{level - 1}"])
+            for level in range(2, order + 1)
+        ]
+        return cls(views["log_probs_1"], longer, base)
 
     def score(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
         """The log-probability of one token after these nodes, and the nodes after it."""
-        unigrams, *longer = self.plain
-        nats, found = unigrams[token], [token]
-        for (keys, log_probs, backoffs), node in zip(longer, nodes, strict=True):
+        nats, found = self.unigrams[token], [token]
+        for (keys, log_probs, backoffs), node in zip(self.longer, nodes, strict=True):
             if node < 0:
                 found.append(-1)
                 continue
@@ -378,65 +405,3 @@ class Levels:
                 nats += backoffs[node]
                 found.append(-1)
         return nats, tuple(found[:-1])
-
-    @cached_property
-    def plain(self) -> list[Any]:
-        """The tables as memory views, whose single elements are faster to read than those of arrays."""
-        views = zip(self.keys, self.log_probs[1:], self.log_backoffs, strict=True)
-        return [self.log_probs[0].data, *(tuple(array.data for array in level) for level in views)]
-
-    def predict(self, nodes: Sequence[int], result: Numbers) -> None:
-        """Fill (V,) log-probabilities: each order, from low to high, overwrites those of its observed n-grams."""
-        factors = [result.dtype.type(0)]
-        for backoffs, node in zip(reversed(self.log_backoffs), reversed(nodes), strict=True):
-            factors.append(factors[-1] + backoffs[node] if node >= 0 else factors[-1])
-        np.add(self.log_probs[0], factors.pop(), out=result)
-        for keys, log_probs, node in zip(self.keys, self.log_probs[1:], nodes, strict=True):
-            factor = factors.pop()
-            if node >= 0:
-                corner = node * self.base
-                first, last = keys.searchsorted((corner, corner + self.base))
-                result[keys[first:last] - corner] = log_probs[first:last] + factor
-
-    def likeliest(self, nodes: Sequence[int]) -> int:
-        """The most likely token of `predict`, without computing the others.
-
-        It is the most likely of the best continuations of each context. Interpolation never gives an observed token a
-        lower probability than backing off would, so no token is missed.
-        """
-        best, best_log_prob, factor = 0, -math.inf, 0.0
-        for (tokens, log_probs), backoffs, node in zip(
-            reversed(self.best_continuations), reversed(self.log_backoffs), reversed(nodes), strict=True
-        ):
-            if node >= 0:
-                if (log_prob := float(log_probs[node]) + factor) > best_log_prob:
-                    best, best_log_prob = int(tokens[node]), log_prob
-                factor += float(backoffs[node])
-        token, log_prob = self.best_unigram
-        return token if log_prob + factor > best_log_prob else best
-
-    @cached_property
-    def cached_score(self) -> Callable[[int, tuple[int, ...]], tuple[float, tuple[int, ...]]]:
-        """`score` with a cache: a beam search asks for the same tokens again and again."""
-        return lru_cache(REMEMBERED)(self.score)
-
-    @cached_property
-    def best_unigram(self) -> tuple[int, float]:
-        """The most likely unigram and its log-probability."""
-        token = int(self.log_probs[0].argmax())
-        return token, float(self.log_probs[0][token])
-
-    @cached_property
-    def best_continuations(self) -> list[tuple[Keys, Numbers]]:
-        """For contexts of 1, 2, … tokens: the best observed continuation of each node and its log-probability."""
-        found = []
-        for keys, log_probs, contexts in zip(self.keys, self.log_probs[1:], self.log_backoffs, strict=True):
-            tokens, best = np.zeros(len(contexts), np.int64), np.full(len(contexts), -np.inf, log_probs.dtype)
-            parents, last = np.divmod(keys, self.base)
-            np.maximum.at(best, parents, log_probs)
-            first = (log_probs == best[parents]).nonzero()[0][
-                ::-1
-            ]  # reversed: among ties the lowest id is assigned last
-            tokens[parents[first]] = last[first]
-            found.append((tokens, best))
-        return found
