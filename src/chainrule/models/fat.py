@@ -22,6 +22,8 @@ U is a learned bias for each relative position t − n, clipped to a maximum dis
 and unlike a table over t and n, relative positions work at any length. For right-to-left targets, n is counted from the
 end of the source.
 
+With `features`, m = norm(W f + w) for the hidden vectors f of a pretrained BERT or GPT-2, in place of the encoder.
+
 Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V vocabulary, D width, H heads.
 """
 
@@ -40,6 +42,7 @@ from torch import Tensor, nn
 
 from chainrule.config import Settings
 from chainrule.errors import ConfigError
+from chainrule.features.source import FeaturesConfig, SourceFeatures
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Directed, FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
@@ -76,7 +79,7 @@ class ShortlistConfig(Settings):
     )
 
 
-class FATConfig(EmbeddingConfig):
+class FATConfig(FeaturesConfig, EmbeddingConfig):
     """The defaults have 1.5M parameters besides the embeddings: minutes of training on a few cores.
 
     Most of them are in the encoder, which runs once and in parallel; the decoder runs once for every target token, so a
@@ -110,6 +113,11 @@ class FATConfig(EmbeddingConfig):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         require_heads(self.width, self.heads)
+        if self.skip.threshold and self.features is not None:
+            raise ValueError(
+                f"skip.threshold {self.skip.threshold:g} drops source tokens, and a pretrained encoder (features) "
+                "reads all of them; set one of the two"
+            )
         if self.shortlist.partners and not self.rare_below:
             raise ValueError(
                 f"shortlist.partners {self.shortlist.partners} needs a threshold above 0, else no token is "
@@ -155,8 +163,12 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
 
     def __init__(self, config: FATConfig) -> None:
         super().__init__(config)
-        self.tokens = PairTable.of(config, config.width)
-        self.encoder = nn.ModuleList(FATEncoderLayer(config) for _ in range(config.encoder_layers))
+        self.features = SourceFeatures.of(config, config.source_vocabulary, config.width)
+        if self.features is not None:
+            self.config = config.model_copy(update=self.features.settings)
+        self.tokens = PairTable.of(config, config.width, with_source=self.features is None)
+        layers = config.encoder_layers if self.features is None else 0
+        self.encoder = nn.ModuleList(FATEncoderLayer(config) for _ in range(layers))
         self.decoder = nn.ModuleList(FATDecoderLayer(config) for _ in range(config.decoder_layers))
         self.dropout = Dropout(config.dropout)
         self.register_buffer("sinusoids", sinusoids(config.width, config.context), persistent=False)
@@ -165,8 +177,8 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         self.shortlist = Shortlist(config.source_vocabulary, config.vocabulary, partners) if partners else None
 
     @property
-    def source_context(self) -> int:
-        return self.config.context
+    def source_context(self) -> int | None:
+        return self.config.context if self.features is None else self.features.context
 
     @property
     def right_to_left(self) -> bool:
@@ -179,8 +191,11 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
     # Token statistics
 
     def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
-        """Count the tokens of both sides if the settings need it."""
+        """Count the tokens of both sides if the settings need it, and compute frozen features."""
         config = self.config
+        if self.features is not None:
+            train = list(train)
+            self.features.precompute(train, progress)
         if not config.skip.threshold and self.shortlist is None:
             return
         seen = list(train)
@@ -203,14 +218,15 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
     # Encoder and decoder
 
     def hidden(self, batch: Batch) -> Tensor:
-        source = self._encode(self._keep(batch.source))
+        source = self._encode(batch.source)
         inputs = shift_right(readable(batch.target), self.bos)
         return self._decode(inputs, self._memories(len(inputs)), self._cross_attention(source, _steps(inputs)))[0]
 
     def attention_maps(self, batch: Batch) -> Tensor:
         kept = self._keep(batch.source)
         inputs = shift_right(readable(batch.target), self.bos)
-        layers = [RecordingAttention(layer) for layer in self._cross_attention(self._encode(kept), _steps(inputs))]
+        source = self._encode(batch.source)
+        layers = [RecordingAttention(layer) for layer in self._cross_attention(source, _steps(inputs))]
         self._decode(inputs, self._memories(len(inputs)), layers)
         weights = torch.stack([weights for layer in layers for weights in layer.recorded]).mean((0, 2))  # (B, T, N)
         width = self.require_source(batch.source).ids.shape[1]
@@ -219,7 +235,7 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         )
 
     def initial(self, source: Sequences | None, batch_size: int) -> FATState:
-        encoded = self._encode(self._keep(source))
+        encoded = self._encode(source)
         rows = len(encoded.lengths)
         encoded = encoded._replace(positions=encoded.positions.expand(rows, -1))
         return FATState(encoded, self._memories(rows), torch.zeros(rows, dtype=torch.int64, device=self.device))
@@ -244,11 +260,15 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         positions = (given.lengths[:, None] - 1 - index).clamp_min_(0) if self.right_to_left else index
         return KeptTokens(ids, index, positions, lengths)
 
-    def _encode(self, kept: KeptTokens) -> FATSource:
-        x = self.dropout(self.tokens.embed_source(kept.ids) + self.sinusoids[kept.positions])
-        padding = padding_bias(kept.lengths, kept.ids.shape[1], x.dtype)
-        for layer in self.encoder:
-            x = layer(x, padding)
+    def _encode(self, source: Sequences | None) -> FATSource:
+        kept = self._keep(source)
+        if self.features is not None:
+            x = self.features(self.require_source(source))
+        else:
+            x = self.dropout(self.tokens.embed_source(kept.ids) + self.sinusoids[kept.positions])
+            padding = padding_bias(kept.lengths, kept.ids.shape[1], x.dtype)
+            for layer in self.encoder:
+                x = layer(x, padding)
         keys, values = zip(*(layer.key_values(rms_norm(x)) for layer in self._decoder_layers), strict=True)
         return FATSource(keys, values, kept.positions, kept.lengths)
 

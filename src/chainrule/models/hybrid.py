@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError
-from chainrule.features import Pretrained
+from chainrule.features.source import FeaturesConfig, SourceFeatures
 from chainrule.interface.base import Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import BlockPredictor, Branched, FitsStatistics, Lookahead, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
@@ -37,7 +36,7 @@ from chainrule.nn.tokens import PairTable, TokenTable
 from chainrule.types import Batch, Progress, Sequences, State
 
 
-class HybridSettings(ModelConfig):
+class HybridSettings(FeaturesConfig):
     """Settings of hybrids for both tasks."""
 
     width: int = Field(128, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
@@ -51,9 +50,6 @@ class HybridSettings(ModelConfig):
     )
     branch_loss: float = Field(0.5, ge=0, description="weight of each branch's own loss in training")
     min_mass: float = Field(0.1, ge=0, description="θ: γ is reduced at positions with less source mass than this")
-    features: str | None = Field(None, description="folder of a pretrained BERT or GPT-2 that encodes the source")
-    fine_tune: bool = Field(False, description="fine-tune the pretrained model")
-    features_fingerprint: str | None = Field(None, description="fingerprint of the pretrained model; set by training")
     dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
     tied: bool = Field(True, description="tie the readout to the target embeddings")
 
@@ -104,18 +100,11 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         super().__init__(config)
         width = config.width
         self.tokens = tokens
-        self.pretrained: Pretrained | None = None
-        if config.features is not None:
-            self.pretrained = Pretrained.open_matching(
-                config.features,
-                vocabulary=source_vocabulary,
-                fine_tune=config.fine_tune,
-                fingerprint=config.features_fingerprint,
-            )
-            self.config = config.model_copy(update={"features_fingerprint": self.pretrained.fingerprint})
-            self.narrow = nn.Linear(self.pretrained.width, width)
-        else:
+        self.features = SourceFeatures.of(config, source_vocabulary, width)
+        if self.features is None:
             self.encoder = self.new_encoder()
+        else:
+            self.config = config.model_copy(update=self.features.settings)
         self.parallel = ParallelBranch(width, config.parallel_layers, dropout=config.dropout)
         self.use_context = output_projection(width, width)  # U: of c_t
         self.blocks = nn.ModuleList(
@@ -196,9 +185,7 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 
     def read_source(self, source: Sequences) -> Tensor:
         """m, (B, S, D); zeros past the lengths."""
-        if self.pretrained is not None:
-            return cast(Tensor, self.narrow(self.pretrained(source))) * source.mask[..., None]
-        return self.encode(source)
+        return self.encode(source) if self.features is None else cast(Tensor, self.features(source))
 
     def read_target(
         self,
@@ -277,8 +264,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
     config: HybridConfig
 
     def __init__(self, config: HybridConfig) -> None:
-        rows = config.own_source_rows if config.features is None else None
-        tokens = PairTable(config.vocabulary, config.width, source_vocabulary=rows, tied=config.tied)
+        tokens = PairTable.of(config, config.width, with_source=config.features is None)
         super().__init__(config, tokens, source_vocabulary=config.source_vocabulary)
         self.begin = Projection(config.width, config.layers * config.width, bias=True)
         nn.init.normal_(self.begin.weight, std=config.width**-0.5)
@@ -295,17 +281,15 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
 
     @property
     def source_context(self) -> int | None:
-        return self.config.context if self.pretrained is None else self.pretrained.context
+        return self.config.context if self.features is None else self.features.context
 
     def encode(self, source: Sequences) -> Tensor:
         embedded = cast(PairTable, self.tokens).embed_source(readable(source))
         return cast(Tensor, self.encoder(embedded, source.lengths)) * source.mask[..., None]
 
     def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
-        """Compute the frozen features of the training sources once and cache them on disk."""
-        if self.pretrained is not None and not self.pretrained.fine_tune:
-            limit = self.pretrained.context
-            self.pretrained.precompute(source for source, _ in train if limit is None or len(source) <= limit)
+        if self.features is not None:
+            self.features.precompute(train, progress)
 
     def attention_maps(self, batch: Batch) -> Tensor:
         tokens = shift_right(readable(batch.target), bos=self.bos)

@@ -11,7 +11,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.errors import DecodingError
+from chainrule.features.source import FeaturesConfig, SourceFeatures
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, readable, shift_right
+from chainrule.interface.capabilities import FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.kernels.program import TANH, ProgramBuilder
 from chainrule.kernels.step import Compilable
@@ -20,10 +22,10 @@ from chainrule.nn.dropout import VariationalDropout
 from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
 from chainrule.nn.recurrent_encoder import RecurrentEncoder
 from chainrule.nn.tokens import PairTable, TokenReadout
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Batch, Progress, Sequences, State
 
 
-class Seq2SeqConfig(EmbeddingConfig):
+class Seq2SeqConfig(FeaturesConfig, EmbeddingConfig):
     """Settings of the recurrent encoder–decoder."""
 
     attention: Literal["dot", "bahdanau", "none"] = Field(
@@ -63,7 +65,7 @@ class Seq2SeqState(NamedTuple):
     source: EncodedSource | tuple[()]  # empty without attention
 
 
-class Seq2Seq(Conditional, HasAttention, TokenReadout, Compilable):
+class Seq2Seq(Conditional, HasAttention, FitsStatistics, TokenReadout, Compilable):
     """RNN, LSTM or GRU encoder–decoder with dot-product attention, or without attention.
 
     With the cells of `chainrule.nn.recurrent`, source tokens s_1 … s_N and target inputs BOS, y_1, …,
@@ -83,6 +85,10 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout, Compilable):
     P is softmax(E h_t + b):
 
         α_tn = softmax_n(h_{t−1} · m_n),    h_t = decoder([y_{t−1}; Σ_n α_tn m_n], state_{t−1})
+
+    With `features`, a pretrained BERT or GPT-2 with hidden vectors f takes the place of the encoder:
+
+        m_n = W f_n + w,    stateˡ_0 = tanh(Vˡ mean(m) + vˡ)
     """
 
     Config = Seq2SeqConfig
@@ -94,12 +100,18 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout, Compilable):
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__(config)
         width = config.width
-        self.tokens = PairTable.of(config, width)
-        self.encoder = RecurrentEncoder(
-            config.cell, config.layers, width, bidirectional=config.is_bidirectional, dropout=config.dropout
-        )
+        self.features = SourceFeatures.of(config, config.source_vocabulary, width)
+        self.tokens = PairTable.of(config, width, with_source=self.features is None)
         inputs = [2 * width if config.attention == "bahdanau" else width, *[width] * (config.layers - 1)]
         self.layers = nn.ModuleList(CELLS[config.cell](size, width, 0.0) for size in inputs)
+        if self.features is None:
+            self.encoder = RecurrentEncoder(
+                config.cell, config.layers, width, bidirectional=config.is_bidirectional, dropout=config.dropout
+            )
+        else:
+            self.config = config.model_copy(update=self.features.settings)
+            parts = sum(len(layer.initial(1)) for layer in self._stack)
+            self.begin = nn.Linear(width, parts * width)  # V and v of all layers
         self.combine = nn.Linear(2 * width, width) if config.attention == "dot" else None
         self.dropout = VariationalDropout(config.dropout)
 
@@ -115,11 +127,31 @@ class Seq2Seq(Conditional, HasAttention, TokenReadout, Compilable):
 
     def initial(self, source: Sequences | None, batch_size: int) -> Seq2SeqState:
         given = self.require_source(source)
-        embedded = self.dropout(self.tokens.embed_source(readable(given).t()))  # (S, B, D): time first
-        vectors, states = self.encoder(embedded, given.lengths)
+        vectors, states = self._encode(given) if self.features is None else self._features(given, self.features)
         if self.config.attention == "none":
             return Seq2SeqState(states, ())
-        return Seq2SeqState(states, EncodedSource(vectors.transpose(0, 1).contiguous(), given.lengths))
+        return Seq2SeqState(states, EncodedSource(vectors.contiguous(), given.lengths))
+
+    def _encode(self, source: Sequences) -> tuple[Tensor, tuple[LayerState, ...]]:
+        """m, (B, S, D), and the initial states of the decoder: the final ones of the encoder."""
+        embedded = self.dropout(self.tokens.embed_source(readable(source).t()))  # (S, B, D): time first
+        vectors, states = self.encoder(embedded, source.lengths)
+        return vectors.transpose(0, 1), states
+
+    def _features(self, source: Sequences, features: SourceFeatures) -> tuple[Tensor, tuple[LayerState, ...]]:
+        """The same by a pretrained encoder."""
+        vectors = features(source)
+        parts = iter(self.begin(vectors.sum(1) / source.lengths[:, None]).tanh().split(self.config.width, -1))
+        states = tuple(tuple(itertools.islice(parts, len(layer.initial(1)))) for layer in self._stack)
+        return self.dropout(vectors.transpose(0, 1)).transpose(0, 1), states
+
+    @property
+    def source_context(self) -> int | None:
+        return None if self.features is None else self.features.context
+
+    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
+        if self.features is not None:
+            self.features.precompute(train, progress)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(Seq2SeqState, state)

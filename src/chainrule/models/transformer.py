@@ -17,6 +17,8 @@ Positions are the sinusoids p of the paper, added to the embeddings, or concaten
 with a projection W back to the width. Rotary positions (Su et al., 2021) encode only distances within one sequence;
 cross-attention must then align target and source by content, which small models learn more slowly.
 
+With `features`, m = norm(W f + w) for the hidden vectors f of a pretrained BERT or GPT-2 instead.
+
 Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V vocabulary, D width, H heads, C capacity.
 """
 
@@ -29,8 +31,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from chainrule.features.source import FeaturesConfig, SourceFeatures
 from chainrule.interface.base import Advance, readable, shift_right
-from chainrule.interface.capabilities import AttentionHeads, Rewindable
+from chainrule.interface.capabilities import AttentionHeads, FitsStatistics, Rewindable, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.kernels.program import CacheSlots, ProgramBuilder, SourceSlots, Vector
 from chainrule.kernels.step import Compilable, is_applicable, program_for, run
@@ -60,7 +63,7 @@ from chainrule.nn.positions import (
     require_pairs,
 )
 from chainrule.nn.tokens import PairTable, TokenReadout
-from chainrule.types import Batch, Sequences, State
+from chainrule.types import Batch, Progress, Sequences, State
 
 POSITIONS: dict[str, type[AddedPositions | RotaryPositions]] = {
     "added": AddedPositions,
@@ -97,6 +100,10 @@ class TransformerConfig(EmbeddingConfig):
         return self
 
 
+class TranslationTransformerConfig(FeaturesConfig, TransformerConfig):
+    """The same with a choice of the encoder: blocks of its own, or a pretrained model."""
+
+
 class DecoderSlots(NamedTuple):
     """The state tensors of one decoder layer: keys, values and lengths of the source, and a cache if it is causal."""
 
@@ -128,10 +135,10 @@ class TransformerState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class Transformer(Conditional, HasAttention, AttentionHeads, TokenReadout, Rewindable, Compilable):
+class Transformer(Conditional, HasAttention, AttentionHeads, FitsStatistics, TokenReadout, Rewindable, Compilable):
     """Encoder–decoder Transformer (pre-norm, RMS norm, QK norm) for translation."""
 
-    Config = TransformerConfig
+    Config: ClassVar[type[TransformerConfig]] = TranslationTransformerConfig
     task = "translation"
     recipe: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.1}
     config: TransformerConfig
@@ -139,8 +146,12 @@ class Transformer(Conditional, HasAttention, AttentionHeads, TokenReadout, Rewin
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
-        self.tokens = PairTable.of(config, config.width)
-        self.encoder = TransformerEncoder(config)
+        self.features = SourceFeatures.of(config, config.source_vocabulary, config.width)
+        self.tokens = PairTable.of(config, config.width, with_source=self.features is None)
+        if self.features is None:
+            self.encoder = TransformerEncoder(config)
+        else:
+            self.config = config.model_copy(update=self.features.settings)
         self.decoder = TransformerDecoder(config)
 
     @property
@@ -148,8 +159,12 @@ class Transformer(Conditional, HasAttention, AttentionHeads, TokenReadout, Rewin
         return self.config.context
 
     @property
-    def source_context(self) -> int:
-        return self.config.context
+    def source_context(self) -> int | None:
+        return self.config.context if self.features is None else self.features.context
+
+    def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
+        if self.features is not None:
+            self.features.precompute(train, progress)
 
     def hidden(self, batch: Batch) -> Tensor:
         return self.decode(batch, self.encoder_memory(batch.source).cross_attention(self.dropout_rate))
@@ -214,6 +229,8 @@ class Transformer(Conditional, HasAttention, AttentionHeads, TokenReadout, Rewin
 
     def encode(self, source: Sequences) -> Tensor:
         """The encoder outputs, (B, S, D)."""
+        if self.features is not None:
+            return rms_norm(self.features(source))
         return cast(Tensor, self.encoder(self.tokens.embed_source(readable(source)), source.lengths))
 
     def encoder_memory(self, source: Sequences | None) -> EncoderMemory:

@@ -93,9 +93,10 @@ class PairTable(TokenTable):
         self.source = None if source_vocabulary is None else _table(source_vocabulary, width)
 
     @classmethod
-    def of(cls, config: EmbeddingConfig, width: int) -> Self:
-        """The tables that the settings of a translation model describe."""
-        return cls(config.vocabulary, width, source_vocabulary=config.own_source_rows, tied=config.tied)
+    def of(cls, config: EmbeddingConfig, width: int, *, with_source: bool = True) -> Self:
+        """The tables that the settings of a translation model describe; a pretrained encoder needs none of a source."""
+        rows = config.own_source_rows if with_source else None
+        return cls(config.vocabulary, width, source_vocabulary=rows, tied=config.tied)
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from super().tables()

@@ -304,7 +304,8 @@ class TranslationData(LikelihoodData[NeuralModel | ParallelModel, TranslationRun
     def batches(self, model: NeuralModel | ParallelModel, config: RunConfig, reporter: Reporter) -> TrainingBatches:
         self._require_one_vocabulary(model.config)
         if isinstance(model, FitsStatistics):
-            model.fit_statistics(self._prepared.train.ids())
+            progress = partial(reporter.preparing, "features of the sources")
+            model.fit_statistics(self._prepared.train.ids(), progress=progress)
         feed = Pairs(
             self._prepared.train,
             config.train.batch_tokens,
