@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -36,6 +37,9 @@ COMMANDS = {
     "import torch (for comparison)": [sys.executable, "-c", "import torch"],
 }
 REPEATS = 7
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
+    "OMP_NUM_THREADS": "1"
+}  # with the bytecode that an installed package has
 
 
 class Took(NamedTuple):
@@ -47,7 +51,7 @@ class Took(NamedTuple):
 
 def took(command: list[str], folder: Path) -> Took:
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, check=False, capture_output=True, cwd=folder)
+    subprocess.run(command, check=False, capture_output=True, cwd=folder, env=ENVIRONMENT)
     clock, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return Took(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, clock)
 
@@ -57,7 +61,7 @@ def measured() -> dict[str, Took]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         train = [*CHAINRULE, "train", "gpt", "--data", "builtin:prose", "--steps", "2", "--out", "run", *TINY]
-        subprocess.run(train, check=True, capture_output=True, cwd=folder)
+        subprocess.run(train, check=True, capture_output=True, cwd=folder, env=ENVIRONMENT)
         turns = [{name: took(command, folder) for name, command in COMMANDS.items()} for _ in range(REPEATS)]
     return {
         name: Took(*(statistics.median(values) for values in zip(*(turn[name] for turn in turns), strict=True)))

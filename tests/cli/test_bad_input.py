@@ -14,7 +14,7 @@ from chainrule.training import checkpoint
 from chainrule.training.checkpoint import RunFolder
 from tests.conftest import Command, Outcome
 
-STAGES = ("counting", "tokenizer", "training data", "validation data", "test data", "cleaning", "training", "measuring")
+STAGES = ("counting", "tokenizer", "training data", "validation data", "test data", "cleaning", "training")
 
 
 def refused(outcome: Outcome, *words: str) -> None:

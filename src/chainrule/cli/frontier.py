@@ -93,8 +93,10 @@ def frontier(
     """
     require_runs(*runs, *([] if draft is None else [draft]))
     require_data(data, *(None if one is None else str(one) for one in (source, references)))
-    from chainrule.frontier.measure import measure_frontier
+    numbers, sizes = _numbers("--passes", passes), _numbers("--batches", batches)
+    from chainrule.frontier.measure import measure_frontier, require_time
 
+    require_time(seconds)
     common: dict[str, Any] = {"limit": limit, "device": device, "threads": threads, "draft": draft}
     if data is not None:
         if source is not None or references is not None:
@@ -103,9 +105,7 @@ def frontier(
     else:
         if source is None or references is None:
             raise ConfigError("give --source and --references for translation runs, or --data for text runs")
-        numbers = _numbers("--passes", passes)
         workload = _translation(runs, source, references, beam=beam, passes=numbers, **common)
-    sizes = _numbers("--batches", batches)
     try:
         with _progress_bar() as progress:
             results = measure_frontier(

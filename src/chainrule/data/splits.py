@@ -77,8 +77,9 @@ def hold_out(
     for name, fraction in fractions.items():
         kept = int(left * (1 - Fraction(str(fraction))))  # exact: in floating point 1 - 0.9 < 0.1
         if not 0 < kept < left:
+            counted = what if left != 1 else what.removesuffix("s")
             raise DataError(
-                f"{spec!r} has {left} {what}, too few to split off {fraction:g} for {name}; give {name} data"
+                f"{spec!r} has {left} {counted}, too few to split off {fraction:g} for {name}; give {name} data"
             )
         counts[name], left = left - kept, kept
     sections = 1

@@ -33,6 +33,12 @@ FrontierProgress = Callable[[str, float], None]
 """Called with what is being measured, and the fraction of all measurements done."""
 
 
+def require_time(seconds: float) -> None:
+    """Raise ConfigError unless there is time to measure."""
+    if seconds <= 0:
+        raise ConfigError(f"--seconds must be positive (got {seconds:g}); give at least 1")
+
+
 def measure_frontier(
     workload: Workload,
     *,
@@ -49,8 +55,7 @@ def measure_frontier(
     """
     if not batches or min(batches) < 1:
         raise ConfigError(f"--batches must be at least 1 {workload.item} each (got {list(batches)}); for example 1,16")
-    if seconds <= 0:
-        raise ConfigError(f"--seconds must be positive (got {seconds:g}); give at least 1")
+    require_time(seconds)
     return _Measurement(workload, FrontierFolder(Path(out)), list(batches), seconds, command, progress).run()
 
 
