@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -17,8 +18,9 @@ import pytest
 import torch
 
 import chainrule as package
-from chainrule.errors import WriteError, memory_problem
+from chainrule.errors import RunError, WriteError, memory_problem
 from chainrule.files import write_whole
+from chainrule.training.checkpoint import RunFolder
 from tests.cli.test_bad_input import refused
 from tests.conftest import Command
 
@@ -93,6 +95,16 @@ def test_weights_that_cannot_be_written_are_named_by_export(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     refused(outcome, "out/model.safetensors", "ulimit")
+
+
+def test_a_folder_that_cannot_be_written_promises_no_checkpoints(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(RunError, match=r"cannot write .*disk is full; [^;]*$"), folder.explained():
+        raise OSError(errno.ENOSPC, "full")
+    folder.path.mkdir()
+    (folder.path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(RunError, match="earlier checkpoints are intact"), folder.explained():
+        raise OSError(errno.ENOSPC, "full")
 
 
 def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:

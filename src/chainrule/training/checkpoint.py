@@ -290,9 +290,8 @@ class RunFolder:
             with writing(self.path):
                 yield
         except WriteError as error:
-            raise RunError(
-                f"{error}; earlier checkpoints are intact, and the same command with --resume continues"
-            ) from None
+            kept = "; earlier checkpoints are intact, and the same command with --resume continues"
+            raise RunError(f"{error}{kept if any(self.path.glob('*.safetensors')) else ''}") from None
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:
