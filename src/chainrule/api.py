@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -10,12 +11,13 @@ import torch
 from chainrule.config import RunConfig, TrainConfig
 from chainrule.errors import ConfigError, TrainingError, nearest
 from chainrule.families import family as family_named
-from chainrule.interface.base import CountModel, NeuralModel, Trainable
-from chainrule.options import TrainOptions, continued, merged, train_request
+from chainrule.interface.base import CountModel, NeuralModel, SparseUpdates, Trainable
+from chainrule.options import DATA, TrainOptions, continued, merged, train_request
 from chainrule.tasks import Run, TrainingData, load, open_data, task_of_family
 from chainrule.tasks.base import choose_device
 from chainrule.training.checkpoint import RunFolder
-from chainrule.training.process import keep_freed_memory
+from chainrule.training.distributed import current, joined, process_device, require_several_possible
+from chainrule.training.process import keep_freed_memory, launched
 from chainrule.training.progress import Reporter, console_reporter
 from chainrule.training.schedule import Budget
 from chainrule.training.sizing import Sizes, operations_per_second, sizes_for_minutes
@@ -41,32 +43,46 @@ def train(
     recipe, the config file, `settings`, the options, `overrides`. After training, the validation and test data are
     scored unless `scored` is false. Progress is shown on standard error unless `progress` is false.
     """
+    launch = launched()
     reporter = reporter or (console_reporter() if progress else Reporter())
     values, folder, resumed = train_request(family, options, settings=settings, overrides=overrides)
-    if not issubclass(family_named(family), CountModel | Trainable):
+    kind = family_named(family)
+    if not issubclass(kind, CountModel | Trainable):
         raise TrainingError(f"a {family} is composed of trained runs; create it with: chainrule mix RUN1 RUN2 …")
     start = _start(values, folder, family, resumed)
     config = continued(folder.config(), values) if resumed else _new_config(family, values, start)
+    require_several_possible(
+        family,
+        [getattr(config.data, name) for name in DATA],
+        by_gradients=issubclass(kind, Trainable) and not issubclass(kind, SparseUpdates),
+    )
     keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    device = choose_device(config.device)  # before the data is read, which may take long
-    stored = folder if resumed else start.folder if start is not None else None
-    data = open_data(config, reporter, stored=stored)
-    for warning in data.warnings:
-        reporter.note(warning)
-    if not resumed and start is None:
-        config = _sized(config, values, data, device, reporter)
-    with folder.kept_if_trained():
-        run: Run = data.train(
-            config,
-            folder,
-            device=device,
-            reporter=reporter,
-            start=start,
-            resume=resumed,
-            scored=scored,
-        )
+    device = process_device(choose_device(config.device), launch)  # before the data is read, which may take long
+    with joined(device) as processes:
+        if not processes.first:
+            reporter = Reporter()
+        stored = folder if resumed else start.folder if start is not None else None
+        with processes.in_turn():
+            data = open_data(config, reporter, stored=stored)
+        for warning in data.warnings:
+            reporter.note(warning)
+        if not resumed and start is None:
+            config = _sized(config, values, data, device, reporter)
+            config = RunConfig.parse(json.loads(processes.agreed_text(config.model_dump_json())))
+        folder = processes.folder(folder)
+        with folder.kept_if_trained():
+            run: Run = data.train(
+                config,
+                folder,
+                device=device,
+                reporter=reporter,
+                start=start,
+                resume=resumed,
+                scored=scored,
+            )
+        processes.wait()
     return run
 
 
@@ -107,7 +123,7 @@ def _sized(
         return config
     if budget.kind != "minutes" or device.type != "cpu" or config.train.objective != "likelihood":
         return config
-    speed = operations_per_second(torch.get_num_threads())
+    speed = current().world * operations_per_second(torch.get_num_threads())
     chosen = sizes_for_minutes(
         config.family,
         data.model_settings,

@@ -277,6 +277,11 @@ class TrainConfig(Settings):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 if the device supports it in hardware"
     )
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="several processes (torchrun): ddp: each has all weights; fsdp: each has a part of weights, "
+        "gradients and optimizer state (gpt, transformer, bert, t5)",
+    )
     compile: bool = Field(False, description="use torch.compile; mostly useful on a GPU")
     tensorboard: bool = Field(False, description="also write TensorBoard event files to RUN/tensorboard")
 

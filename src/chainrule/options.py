@@ -150,6 +150,7 @@ def train_request(
     from chainrule.config import RunConfig, apply_overrides, read_toml
     from chainrule.families import require_family
     from chainrule.training.checkpoint import RunFolder
+    from chainrule.training.process import launched
 
     require_family(family)
     file = options.get("config")
@@ -157,7 +158,7 @@ def train_request(
     values = apply_overrides(merged(values, train_settings(family, options)), overrides)
     out = options.get("out")
     folder = RunFolder(Path(out) if out is not None else _new_folder(family))
-    resumed = bool(options.get("resume")) and folder.exists
+    resumed = (bool(options.get("resume")) or launched().restarts > 0) and folder.exists
     config = RunConfig.parse(merged({"data": {"train": "-"}}, values))
     if resumed:
         config = continued(folder.config(), values)
@@ -197,7 +198,11 @@ def continued(stored: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     from chainrule.config import BUDGETS, RunConfig
 
     new = RunConfig.parse(merged(stored.model_dump(exclude_none=True), values))
-    free: dict[str, Any] = {"train": {*BUDGETS, "save_every", "log_every", "patience"}, "device": True, "threads": True}
+    free: dict[str, Any] = {
+        "train": {*BUDGETS, "save_every", "log_every", "patience", "parallel"},
+        "device": True,
+        "threads": True,
+    }
     before, after = (config.model_dump(exclude=free) for config in (stored, new))
     if before != after:
         path, old, new = _first_difference(before, after)

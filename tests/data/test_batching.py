@@ -209,10 +209,12 @@ def test_a_document_beyond_the_budget_is_a_batch_of_its_own():
     assert feed.batches_per_epoch(0) == 2
 
 
-def test_a_process_without_a_row_gets_an_empty_batch():
+def test_a_process_without_a_row_is_idle_and_gets_the_first_row():
     feed = Documents(collection([5]), batch_tokens=16, longest=None, seed=0, rank=1, world=2)
     batch = feed.batch(START)
-    assert batch.target.ids.shape[0] == 0
+    assert feed.idle(START)
+    assert not feed.of_process(0, 2).idle(START)
+    assert batch.target.ids.tolist() == feed.of_process(0, 2).batch(START).target.ids.tolist()
     assert feed.tokens(START) == 5
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 from chainrule.errors import ChainruleError, memory_problem
+from chainrule.training.process import launched
 
 ClickException: Any = typer.BadParameter.__mro__[2]  # typer has a copy of click of its own in newer versions
 
@@ -28,7 +29,10 @@ def report_error(error: Exception) -> int:
         return _usage(error)
     if (problem := _problem(error)) is None:
         raise error
-    _print(problem, type(error).__name__)
+    if launched().rank == 0:
+        _print(problem, type(error).__name__)
+    elif not isinstance(error, ChainruleError):  # such as memory, of this process only
+        sys.stderr.write(f"process {launched().rank}: {problem}\n")
     return 2
 
 
@@ -65,6 +69,8 @@ def _problem(error: Exception) -> str | None:
 
 
 def _print(message: str, kind: str, label: str = "error") -> None:
+    if launched().rank > 0:  # the first of the processes that train a model says the same
+        return
     if json_requested():
         typer.echo(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False))
         return

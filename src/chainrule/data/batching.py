@@ -7,14 +7,15 @@ Pairs        the same for documents that have a source
 Chunks       the stream in order, with random numbers for every token
 
 A feed is stateless except for caches. Of `world` processes, process `rank` gets the rows rank, rank + world, … of every
-batch: together they have the batch of a single process.
+batch: together they have the batch of a single process. `of_process` gives a feed to one of them.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, final
+from typing import Any, Generic, NamedTuple, Self, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -56,13 +57,23 @@ class Feed(ABC, Generic[BatchT]):
             raise ConfigError(f"rank {rank} is not one of {world} processes; ranks are 0 to {world - 1}")
         self.seed, self.rank, self.world = seed, rank, world
 
+    def of_process(self, rank: int, world: int) -> Self:
+        """Return the same batches as one of `world` processes reads them."""
+        feed = copy.copy(self)
+        Feed.__init__(feed, self.seed, rank, world)
+        return feed
+
     @abstractmethod
     def batches_per_epoch(self, epoch: int) -> int:
         """Return the number of batches, at least 1; it may vary between epochs."""
 
     @abstractmethod
     def batch(self, position: Position) -> BatchT:
-        """Return the rows of a batch that belong to this process."""
+        """Return the rows of a batch that belong to this process, or the first row of another if it is idle."""
+
+    def idle(self, position: Position) -> bool:
+        """Return whether a batch has no row for this process."""
+        return False
 
     @abstractmethod
     def tokens(self, position: Position) -> int:
@@ -74,11 +85,31 @@ class Feed(ABC, Generic[BatchT]):
         return Position(epoch, index + 1) if index + 1 < self.batches_per_epoch(epoch) else Position(epoch + 1, 0)
 
     def _share(self, rows: int) -> Integers:
-        return np.arange(self.rank, rows, self.world)
+        return np.arange(self.rank if self.rank < rows else 0, rows, self.world)
+
+
+class _FixedRows(Feed[BatchT]):
+    """A feed whose batches all have the same number of rows, at least one for each process."""
+
+    rows: int
+
+    @final
+    def of_process(self, rank: int, world: int) -> Self:
+        feed = super().of_process(rank, world)
+        feed._require_rows()
+        return feed
+
+    @final
+    def _require_rows(self) -> None:
+        if self.rows < self.world:
+            raise DataError(
+                f"a batch has {self.rows} rows, too few for {self.world} processes; start at most {self.rows}, raise "
+                "train.batch_tokens, or add text"
+            )
 
 
 @final
-class Windows(Feed[Batch]):
+class Windows(_FixedRows[Batch]):
     """Every window of `length` tokens once per epoch, in random order; the offset of the windows varies by epoch.
 
     Incomplete windows and batches are dropped, less than one of each per epoch. If a text has fewer windows than
@@ -91,7 +122,8 @@ class Windows(Feed[Batch]):
         require_tokens(corpus, length, length, "model.context")
         self.length = length
         self._phases = min(length, len(corpus) - length + 1)  # every offset leaves room for a window
-        self.rows = _fitting_rows(rows, (len(corpus) - self._phases + 1) // length, world)
+        self.rows = min(rows, (len(corpus) - self._phases + 1) // length)
+        self._require_rows()
 
     def _phase(self, epoch: int) -> int:
         return draw(self.seed, epoch, "window phase") % self._phases
@@ -114,7 +146,7 @@ class Windows(Feed[Batch]):
 
 
 @final
-class Lanes(Feed[Segment]):
+class Lanes(_FixedRows[Segment]):
     """The stream as `rows` parallel lanes of equal length; each batch advances them by `length` tokens.
 
     The stream is circular and starts at a different token in every epoch. An epoch starts with a fresh state; its last
@@ -127,7 +159,8 @@ class Lanes(Feed[Segment]):
         self.corpus = corpus
         require_tokens(corpus, length, length + 1, "train.segment")
         self.length = length
-        self.rows = _fitting_rows(rows, len(corpus) // length, world)
+        self.rows = min(rows, len(corpus) // length)
+        self._require_rows()
         self._lane = len(corpus) // self.rows  # targets in each lane
 
     def batches_per_epoch(self, epoch: int) -> int:
@@ -173,11 +206,15 @@ class _ByLength(Feed[Batch]):
     @final
     def batch(self, position: Position) -> Batch:
         rows = self._rows(position)
-        return self._read(rows[self._share(len(rows))])
+        return self._read(rows, self._share(len(rows)))
+
+    @final
+    def idle(self, position: Position) -> bool:
+        return self.rank >= len(self._rows(position))
 
     @abstractmethod
-    def _read(self, rows: Integers) -> Batch:
-        """Return the given rows as a batch."""
+    def _read(self, rows: Integers, own: Integers) -> Batch:
+        """Return a batch of rows[own], as wide as one of all rows: random numbers for it do not depend on `own`."""
 
     @final
     def _rows(self, position: Position) -> Integers:
@@ -215,8 +252,8 @@ class Documents(_ByLength):
     def tokens(self, position: Position) -> int:
         return int(self._lengths[self._rows(position)].sum())
 
-    def _read(self, rows: Integers) -> Batch:
-        return Batch(_padded(self.corpus, self._starts[rows], self._lengths[rows]))
+    def _read(self, rows: Integers, own: Integers) -> Batch:
+        return Batch(_padded(self.corpus, self._starts[rows], self._lengths[rows], own))
 
 
 @final
@@ -253,10 +290,10 @@ class Pairs(_ByLength):
     def tokens(self, position: Position) -> int:
         return int(self._target_lengths[self._rows(position)].sum())
 
-    def _read(self, rows: Integers) -> Batch:
+    def _read(self, rows: Integers, own: Integers) -> Batch:
         return Batch(
-            _padded(self.corpus.target, self._targets[rows], self._target_lengths[rows]),
-            _padded(self.corpus.source, self._sources[rows], self._source_lengths[rows]),
+            _padded(self.corpus.target, self._targets[rows], self._target_lengths[rows], own),
+            _padded(self.corpus.source, self._sources[rows], self._source_lengths[rows], own),
         )
 
 
@@ -287,9 +324,10 @@ class Chunks(Feed[Chunk]):
         return min(self.size, len(self.corpus) - position.index * self.size)
 
 
-def _padded(corpus: Corpus, starts: Integers, lengths: Integers) -> Sequences:
-    """Return spans of a corpus as padded rows."""
+def _padded(corpus: Corpus, starts: Integers, lengths: Integers, own: Integers) -> Sequences:
+    """Return some spans of a corpus as rows, padded to the longest of all."""
     columns = np.arange(lengths.max(initial=1))
+    starts, lengths = starts[own], lengths[own]
     real = columns < lengths[:, None]
     positions = np.where(real, starts[:, None] + columns, 0)
     return Sequences(_tensor(np.where(real, corpus.tokens[positions], 0)), torch.from_numpy(lengths))
@@ -344,13 +382,6 @@ def require_tokens(corpus: Corpus, length: int, needed: int, setting: str) -> No
         shorter = len(corpus) - (needed - length)
         remedy = f"set {setting} to at most {shorter}" if shorter > 0 else "give more text"
         raise DataError(f"the text has {len(corpus)} tokens, but a row needs {needed}; {remedy}")
-
-
-def _fitting_rows(wanted: int, possible: int, world: int) -> int:
-    rows = min(wanted, possible)
-    if rows < world:
-        raise DataError(f"a batch has {rows} rows, too few for {world} processes; start at most {rows}, or add text")
-    return rows
 
 
 def _tensor(tokens: npt.NDArray[Any]) -> Tensor:

@@ -128,6 +128,9 @@ class Corrupted(Feed[Batch]):
     def batches_per_epoch(self, epoch: int) -> int:
         return self.texts.batches_per_epoch(epoch)
 
+    def idle(self, position: Position) -> bool:
+        return self.rank >= len(self.texts.batch(position).target.ids)
+
     def tokens(self, position: Position) -> int:
         rows = self.texts.batch(position).target
         return sum(len(self._pair(rows, position, row).target) for row in range(len(rows.ids)))

@@ -41,6 +41,7 @@ from chainrule.evaluation.scores import MetricValues
 from chainrule.interface.base import AutoregressiveModel, DensityModel
 from chainrule.interface.capabilities import Branched, TargetScorer
 from chainrule.interface.conditional import Conditional, ParallelModel
+from chainrule.training.distributed import ONE, Processes, current
 from chainrule.types import Batch, Sequences
 
 MAX_LOGITS = 1 << 22  # values per batch of logits; bounds the memory of scoring
@@ -179,7 +180,7 @@ def surprisals(
     """Surprisals of a corpus, whose documents are conditioned on those of `source` if there is one.
 
     The model should be in evaluation mode. At the deadline the tokens from the start that have been scored by then
-    are returned, and the protocol has their number.
+    are returned, and the protocol has their number. Processes that work together share the batches.
     """
     protocol = protocol or protocol_for(model, corpus)
     table = SurprisalTable(min(len(corpus), protocol.tokens or len(corpus)))
@@ -188,6 +189,7 @@ def surprisals(
             progress(table.done)
         if deadline.passed and table.complete:
             break
+    table.merge(current())
     return table.surprisals(protocol)
 
 
@@ -196,11 +198,11 @@ def _filled(
 ) -> Iterator[None]:
     """Fill the table, piece by piece; without all probabilities where the model does not need them."""
     if isinstance(model, TargetScorer) and source is None and protocol.method in ("carried", "documents"):
-        for where, log_probs, hits in _target_scores(model, corpus, protocol):
+        for where, log_probs, hits in current().share(_target_scores(model, corpus, protocol)):
             table.set(where, -log_probs, hits)
             yield
         return
-    for where, targets, logits in predictions(model, corpus, protocol, source):
+    for where, targets, logits in predictions(model, corpus, protocol, source, current()):
         table.add(where, targets, logits)
         yield
 
@@ -222,6 +224,10 @@ class SurprisalTable:
         self.nats[positions] = nats.float().cpu().numpy()
         self.hits[positions] = hits.cpu().numpy()
         self.scored[positions] = True
+
+    def merge(self, processes: Processes) -> None:
+        """Add what the other processes have scored; no two have scored the same token."""
+        processes.sum_arrays(self.nats, self.hits, self.scored)
 
     @property
     def done(self) -> float:
@@ -302,8 +308,9 @@ def _score_whole(
     edges = itertools.pairwise(corpus.offsets.tolist())
     documents = [Window(begin, begin, end, number) for number, (begin, end) in enumerate(edges) if begin < limit]
     lengths = [_length(model, window, source) for window in documents]
-    total, count, impossible, read = 0.0, 0, 0, 0
-    for rows in by_length(lengths, len(documents), max(64, MAX_LOGITS // model.vocabulary)):
+    total, count, impossible, read = 0.0, 0.0, 0.0, 0
+    processes = current()
+    for rows in processes.share(by_length(lengths, len(documents), max(64, MAX_LOGITS // model.vocabulary))):
         group = [documents[row] for row in rows]
         fitting = [one for one in group if one.end - one.begin <= (model.context or math.inf)]
         nats = model.log_prob(_batch(model, corpus.tokens, fitting, source)).double() if fitting else torch.zeros(0)
@@ -314,9 +321,10 @@ def _score_whole(
         read += len(group)
         if progress is not None:
             progress(read / len(documents))
+    total, count, impossible = processes.sum(total, count, impossible)
     if not count:
         raise DataError("no documents to score, or none short enough for the model; give shorter ones")
-    return metrics_of(total, count, corpus, protocol, accuracy=None, impossible=impossible)
+    return metrics_of(total, int(count), corpus, protocol, accuracy=None, impossible=int(impossible))
 
 
 @torch.inference_mode()
@@ -354,25 +362,29 @@ def _exp(nats: float) -> float:
 
 
 def predictions(
-    model: AutoregressiveModel, corpus: Corpus, protocol: Protocol, source: Corpus | None = None
+    model: AutoregressiveModel,
+    corpus: Corpus,
+    protocol: Protocol,
+    source: Corpus | None = None,
+    processes: Processes = ONE,
 ) -> Iterator[Predictions]:
-    """Every scored token once with its logits, in pieces of bounded size."""
+    """Every scored token once with its logits, in pieces of bounded size; those of this process, if it has others."""
     if (source is not None) != isinstance(model, Conditional):
         raise DataError(
             "this model has no source, and one was given; leave it out" if source is not None else SOURCE_MISSING
         )
     limit = min(len(corpus), protocol.tokens or len(corpus))
     if protocol.method == "carried":
-        for begin, end in _spans(limit, protocol.pieces):
+        for begin, end in processes.share(_spans(limit, protocol.pieces)):
             yield from _carried(model, corpus.tokens, begin, end)
     elif protocol.method == "windows":
         assert protocol.context is not None
         assert protocol.stride is not None
         windows = SlidingWindow(protocol.context, protocol.stride).cut(0, limit)
-        yield from _windows(model, corpus.tokens, windows)
+        yield from _windows(model, corpus.tokens, windows, None, processes)
     else:
         assert corpus.offsets is not None
-        yield from _windows(model, corpus.tokens, _documents(corpus.offsets, limit, protocol), source)
+        yield from _windows(model, corpus.tokens, _documents(corpus.offsets, limit, protocol), source, processes)
 
 
 def _spans(length: int, pieces: int) -> Iterator[tuple[int, int]]:
@@ -440,7 +452,11 @@ def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[
 
 
 def _windows(
-    model: AutoregressiveModel, tokens: np.ndarray, windows: Iterator[Window], source: Corpus | None = None
+    model: AutoregressiveModel,
+    tokens: np.ndarray,
+    windows: Iterator[Window],
+    source: Corpus | None,
+    processes: Processes,
 ) -> Iterator[Predictions]:
     """Windows in batches of similar length, since a batch is padded to its longest."""
     at_once = MAX_BATCH_TOKENS
@@ -448,7 +464,7 @@ def _windows(
         at_once = min(at_once, MAX_LOGITS // model.vocabulary)
     while block := list(itertools.islice(windows, BUFFERED_WINDOWS)):
         lengths = [_length(model, window, source) for window in block]
-        for rows in by_length(lengths, len(block), at_once):
+        for rows in processes.share(by_length(lengths, len(block), at_once)):
             yield from _read(model, tokens, [block[row] for row in rows], source)
 
 

@@ -18,6 +18,7 @@ from chainrule.data.corpus import Corpus
 from chainrule.errors import DataError
 from chainrule.evaluation.scores import MetricValues
 from chainrule.interface.base import OwnObjective
+from chainrule.training.distributed import current
 from chainrule.types import Batch, Sequences
 
 TOKENS_AT_ONCE = 4096
@@ -55,8 +56,8 @@ def objective_score(
 ) -> ObjectiveScore:
     """The loss of a text, or of its first tokens, in sequences of `length`. The model should be in evaluation mode."""
     limit = min(len(corpus), tokens or len(corpus))
-    total, count = 0.0, 0
-    for number, texts in enumerate(_pieces(corpus, length, limit)):
+    total, count = 0.0, 0.0
+    for number, texts in current().share(enumerate(_pieces(corpus, length, limit))):
         batch = Batch(texts).to(model.device)
         with torch.random.fork_rng():
             torch.manual_seed(seed + number)
@@ -65,11 +66,12 @@ def objective_score(
         count += int(texts.lengths.sum())
         if progress is not None:
             progress(min(1.0, count / limit))
+    total, count = current().sum(total, count)
     if not count:
         raise DataError("no tokens to score; give a longer text")
     return ObjectiveScore(
         nats_per_token=total / count,
-        tokens=count,
+        tokens=int(count),
         protocol=ObjectiveProtocol(
             context=length, stride=length, eos=corpus.offsets is not None, seed=seed, tokens=tokens
         ),

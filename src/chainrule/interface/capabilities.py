@@ -2,6 +2,7 @@
 
 Directed        may model texts from right to left
 Composite       composed of other models
+Shardable       can be trained with its weights distributed over processes
 Branched        a mixture of two predictions that are available separately
 BlockPredictor  predicts a block of future positions in parallel
 Rewindable      can remove the last tokens from its state
@@ -19,12 +20,12 @@ AttentionHeads  exposes the attention weights of every layer and head
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+from torch import Tensor, nn
 
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.kernels.step import Choices
@@ -60,6 +61,14 @@ class Composite(Directed):
     @property
     def right_to_left(self) -> bool:
         return all(is_right_to_left(part) for part in self.components)
+
+
+class Shardable(ABC):
+    """A model that can be trained with a part of its weights in each of several processes (FSDP)."""
+
+    @abstractmethod
+    def sharded_blocks(self) -> Iterator[nn.Module]:
+        """The modules whose weights are gathered when they are called, inner ones first; all others always are."""
 
 
 class Branched(ABC):

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError
 from chainrule.interface.base import OwnObjective, readable
-from chainrule.interface.capabilities import Cloze, Layered
+from chainrule.interface.capabilities import Cloze, Layered, Shardable
 from chainrule.nn.attention import require_heads
 from chainrule.nn.layers import LayerNorm, Projection
 from chainrule.nn.pretrained_encoders import ACTIVATIONS, BertEncoder, EncoderShape
@@ -103,7 +103,7 @@ class MaskedTexts(NamedTuple):
     targets: Tensor  # (B, T) boolean
 
 
-class BERT(OwnObjective, Layered, Cloze):
+class BERT(OwnObjective, Layered, Cloze, Shardable):
     """BERT: bidirectional Transformer encoder trained on masked tokens; embeds texts and fills in blanks."""
 
     Config = BERTConfig
@@ -152,6 +152,9 @@ class BERT(OwnObjective, Layered, Cloze):
     def predict(self, texts: Sequences, hidden: Tensor) -> Tensor:
         masked = readable(texts).masked_fill(hidden, self.special.mask_id)
         return self._readout(self._encode(texts, masked)[hidden])
+
+    def sharded_blocks(self) -> Iterator[nn.Module]:
+        yield from self.body.blocks
 
     def draw_noise(self, batch: Batch) -> Tensor:
         rows, width = batch.target.ids.shape

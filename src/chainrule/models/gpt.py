@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable, shift_right
-from chainrule.interface.capabilities import AttentionHeads, Rewindable
+from chainrule.interface.capabilities import AttentionHeads, Rewindable, Shardable
 from chainrule.kernels.program import GELU, SQUARED_RELU, CacheSlots, ProgramBuilder, Vector
 from chainrule.kernels.step import Compilable
 from chainrule.nn.attention import (
@@ -96,7 +96,7 @@ class GPTState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable):
+class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable, Shardable):
     """GPT: decoder-only Transformer, with rotary positions and QK norm or in the GPT-2 layout of Hugging Face."""
 
     Config = GPTConfig
@@ -124,6 +124,9 @@ class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable):
         yield from self.tokens.parameters()
         if isinstance(self.trunk, GPT2Trunk):
             yield self.trunk.positions
+
+    def sharded_blocks(self) -> Iterator[nn.Module]:
+        yield from self.trunk.blocks
 
     def hidden(self, batch: Batch) -> Tensor:
         attention = CausalAttention(self.config.dropout if self.training else 0.0)
@@ -243,6 +246,8 @@ class Trunk(nn.Module, ABC):
 
     Internally the tokens of all rows are flattened to (N, D) with N = B·K; only attention needs the rows.
     """
+
+    blocks: nn.ModuleList
 
     @abstractmethod
     def read(self, embedded: Tensor, where: slice | Tensor, attends: Sequence[Attend]) -> Tensor:

@@ -24,7 +24,7 @@ Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V voca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from chainrule.features.source import FeaturesConfig, SourceFeatures
 from chainrule.interface.base import Advance, readable, shift_right
-from chainrule.interface.capabilities import AttentionHeads, FitsStatistics, Rewindable, TokenPairs
+from chainrule.interface.capabilities import AttentionHeads, FitsStatistics, Rewindable, Shardable, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.kernels.program import CacheSlots, ProgramBuilder, SourceSlots, Vector
 from chainrule.kernels.step import Compilable, is_applicable, program_for, run
@@ -135,7 +135,9 @@ class TransformerState(NamedTuple):
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
-class Transformer(Conditional, HasAttention, AttentionHeads, FitsStatistics, TokenReadout, Rewindable, Compilable):
+class Transformer(
+    Conditional, HasAttention, AttentionHeads, FitsStatistics, TokenReadout, Rewindable, Compilable, Shardable
+):
     """Encoder–decoder Transformer (pre-norm, RMS norm, QK norm) for translation."""
 
     Config: ClassVar[type[TransformerConfig]] = TranslationTransformerConfig
@@ -165,6 +167,13 @@ class Transformer(Conditional, HasAttention, AttentionHeads, FitsStatistics, Tok
     def fit_statistics(self, train: TokenPairs, *, held_out: TokenPairs = (), progress: Progress | None = None) -> None:
         if self.features is not None:
             self.features.precompute(train, progress)
+
+    def sharded_blocks(self) -> Iterator[nn.Module]:
+        if self.features is None:
+            yield from self.encoder.layers
+        for layer in self.decoder.stack:
+            yield layer.cross_attention.key_value  # called for all layers before the first of them
+            yield layer
 
     def hidden(self, batch: Batch) -> Tensor:
         return self.decode(batch, self.encoder_memory(batch.source).cross_attention(self.dropout_rate))

@@ -11,7 +11,6 @@ Runs that score texts, and runs that can be mixed and compared, are in `tasks.se
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,9 +43,11 @@ from chainrule.training.checkpoint import RunFolder
 from chainrule.training.counting import count
 from chainrule.training.curves import LearningCurve, learning_curve
 from chainrule.training.description import Description, last_scores, write_description
+from chainrule.training.distributed import current
 from chainrule.training.footprint import require_memory
 from chainrule.training.learner import NextTokens, build_learner
 from chainrule.training.loop import Outcome, trainer_type
+from chainrule.training.placement import place
 from chainrule.training.progress import Record, Recorder, Reporter
 from chainrule.training.warm_start import WarmStart
 
@@ -222,6 +223,10 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
             if not isinstance(model, self.model_type):
                 raise ConfigError(f"{config.family} cannot be trained on {config.data.train!r}; choose another family")
             outcome = data._fit(cast(ModelT, model), config, folder, reporter, start, resume)
+            current().wait()  # until the best weights are written
+            if current().world > 1 and config.train.parallel == "fsdp":  # this process has a part of the weights only
+                model = build(config.family, settings).to(device)
+                use_tokenizer(model, lambda: self.source_tokenizer or self.tokenizer)
             folder.read_weights(model)
         run = cast(RunT, self.run_type.of(folder, config, model.eval(), outcome))
         if scored and (outcome is None or outcome.reason != "stopped"):
@@ -245,14 +250,17 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
         model.init_output_bias(unigrams.unigram_logits)
         if start is not None:
             reporter.note(f"{start.copy_weights(model):.0%} of the weights are those of {start.folder.path}")
-        batches = self.batches(model, config, reporter)
+        processes = current()
+        with processes.in_turn():  # features of pretrained models are cached
+            batches = self.batches(model, config, reporter)
+        placement = place(model, settings, processes)
         trainer = trainer_type(model)(
             model=model,
-            learner=build_learner(model, settings, unigrams, batches.learner),
-            feed=batches.feed,
+            learner=build_learner(placement, settings, unigrams, batches.learner),
+            feed=batches.feed.of_process(processes.rank, processes.world),
             config=settings,
             folder=folder,
-            recorder=Recorder(folder, tensorboard=settings.tensorboard),
+            recorder=Recorder(folder, tensorboard=settings.tensorboard and processes.first),
             reporter=reporter,
             validate=lambda: self.validate(model, settings),
             measure=self.validation_metrics(model, config),
@@ -263,6 +271,8 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
         self.create(folder, config)
         if resume and (saved := folder.last_state()) is not None:
             trainer.restore(saved)
+        elif resume:
+            folder.drop_metrics_after(0)
         outcome = trainer.run()
         note_overfitting(outcome, settings, reporter)
         self.check_outcome(model, outcome, settings, reporter)
@@ -404,7 +414,7 @@ class Run(ABC, Generic[ModelT_co]):
 
     def keep_score(self, result: Settings, corpus: Corpus, name: str, *, split: str | None = None) -> None:
         """Append a score to scores.jsonl: the metrics, their protocol and the data; skipped in a read-only folder."""
-        if os.access(self.path, os.W_OK):
+        if self.folder.writable:
             about = {"data": name, "split": split, "fingerprint": corpus.fingerprint}
             self.folder.append("scores.jsonl", {**about, **result.model_dump(mode="json")})
 

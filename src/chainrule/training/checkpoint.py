@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -63,6 +64,10 @@ class RunFolder:
     @property
     def exists(self) -> bool:
         return (self.path / "config.toml").is_file()
+
+    @property
+    def writable(self) -> bool:
+        return os.access(self.path, os.W_OK)
 
     def require_free(self) -> None:
         """Raise RunError unless the folder is new or empty."""
@@ -135,11 +140,11 @@ class RunFolder:
     # Weights
 
     def write_weights(self, model: nn.Module) -> None:
-        with self.explained():
-            self._write_tensors(distinct_tensors(model))
+        self.write_tensors(distinct_tensors(model))
 
-    def _write_tensors(self, weights: Mapping[str, Tensor]) -> None:
-        with whole_file(self.path / WEIGHTS) as temporary:
+    def write_tensors(self, weights: Mapping[str, Tensor]) -> None:
+        """Write the weights of a model, by name."""
+        with self.explained(), whole_file(self.path / WEIGHTS) as temporary:
             save_tensors(weights, temporary)
             self.checksums.record({WEIGHTS: sha256(temporary)})
 
@@ -233,7 +238,7 @@ class RunFolder:
                 if name != WEIGHTS and self.checksums.restore(name):
                     done[name] = "restored from its copy"
                 elif name == WEIGHTS and self._states():
-                    self._write_tensors(self.weights("last"))
+                    self.write_tensors(self.weights("last"))
                     done[name] = f"replaced by the weights of the last checkpoint, at step {self.last_step()}"
                 else:
                     raise RunError(
@@ -294,6 +299,41 @@ class RunFolder:
             raise RunError(f"{error}{kept if any(self.path.glob('*.safetensors')) else ''}") from None
 
 
+class FollowerFolder(RunFolder):
+    """A run folder for a process that trains together with others: it reads what process 0 writes."""
+
+    @property
+    def writable(self) -> bool:
+        return False
+
+    def create(
+        self, config: RunConfig, tokenizer: Tokenizer | None = None, source_tokenizer: Tokenizer | None = None
+    ) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def kept_if_trained(self) -> Iterator[None]:
+        yield
+
+    def write_tensors(self, weights: Mapping[str, Tensor]) -> None:
+        pass
+
+    def write_state(self, step: int, snapshot: Snapshot, *, end: bool = False) -> None:
+        pass
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        pass
+
+    def write_cleaning(self, reports: Mapping[str, Mapping[str, Any]]) -> None:
+        pass
+
+    def drop_metrics_after(self, step: int) -> None:
+        pass
+
+    def write_card(self, text: str) -> None:
+        pass
+
+
 def _load_tokenizer(path: Path) -> Tokenizer:
     from chainrule.tokenizers import load_tokenizer
 
@@ -305,8 +345,9 @@ def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
     seen: set[tuple[int, torch.Size]] = set()
     found = {}
     for name, tensor in model.state_dict().items():
-        key = (tensor.data_ptr(), tensor.shape)
-        if tensor.numel() and key in seen:
+        own = getattr(tensor, "to_local", lambda tensor=tensor: tensor)()  # the part in this process, if it is sharded
+        key = (own.data_ptr(), tensor.shape)
+        if own.numel() and key in seen:
             continue
         seen.add(key)
         found[name] = tensor.detach().contiguous()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ class Description(NamedTuple):
 
 def write_description(folder: RunFolder, description: Description) -> None:
     """Store a description with the state of the files it was made of; skipped in a read-only folder."""
-    if os.access(folder.path, os.W_OK):
+    if folder.writable:
         content = {"files": _files(folder), "info": description.info, "rows": description.rows}
         with folder.explained():
             write_whole(folder.path / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")

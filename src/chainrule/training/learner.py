@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, final
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from chainrule.objectives import (
     SmoothedLikelihood,
     require_table,
 )
+from chainrule.training.placement import Placement, Whole
 from chainrule.types import Batch, Sequences, State, detach, map_state, merge, select, tensors
 
 METRIC_ROWS = 256  # hidden vectors that the metrics of an objective are computed on
@@ -49,34 +50,75 @@ class Loss(NamedTuple):
 class Learner(ABC):
     """Adds the gradient of a batch's mean loss to the parameters.
 
-    A batch may be computed in pieces (gradient accumulation). Each piece adds its summed loss divided by the number of
-    tokens in the whole batch, so the gradient does not depend on how the batch is split.
+    A batch may be computed in pieces (gradient accumulation), and by several processes, each with its own rows. Each
+    piece adds its summed loss divided by the number of tokens in the whole batch, so the gradient does not depend on
+    how the batch is split.
     """
 
-    def __init__(self, model: Trainable, *, pieces: int = 1, half: bool = False) -> None:
+    def __init__(
+        self, model: Trainable, *, pieces: int = 1, half: bool = False, placement: Placement | None = None
+    ) -> None:
         self.device = model.device
         self.pieces = pieces
         self.half = half
+        self.placement = placement or Whole(model)
 
     @property
     @abstractmethod
     def measures_surprisal(self) -> bool:
         """Whether the loss is −log P of the tokens, so that it converts to bits per byte."""
 
+    @final
+    def gradient(self, batch: Batch | Segment, *, idle: bool = False, seed: int = 0) -> Loss:
+        """Compute the loss and add its gradient.
+
+        `batch` has the rows of this process; if it is `idle`, they do not count, since another process has them. With
+        several processes, `seed` determines their dropout.
+        """
+        processes = self.placement.processes
+        rows, tokens = self.size(batch)
+        pieces = torch.arange(rows, device=self.device).chunk(self.pieces)
+        counts = processes.gather(*((0, 0) if idle else (rows, tokens)), len(pieces))
+        all_rows, all_tokens, _ = (int(sum(column)) for column in zip(*counts, strict=True))
+        passes = int(max(count for *_, count in counts))  # in each process, since a sharded model is gathered in each
+        losses = self.begin(batch, all_rows)
+        total = 0.0
+        with processes.own_randomness(seed, self.device):
+            for number in range(passes):
+                counted = number < len(pieces) and not idle
+                with self.placement.accumulating(last=number == passes - 1):
+                    with self.precision():
+                        loss = self.placement(losses, pieces[min(number, len(pieces) - 1)])
+                    scale = processes.world / all_tokens if counted else 0.0  # the gradients of processes are averaged
+                    (scale * loss).backward()  # type: ignore[no-untyped-call]
+                total += float(loss.detach()) if counted else 0.0
+        self.end(len(pieces))
+        [total] = processes.sum(total)
+        return Loss(total, all_tokens)
+
     @abstractmethod
-    def gradient(self, batch: Batch | Segment) -> Loss:
-        """Compute the loss and add its gradient."""
+    def size(self, batch: Batch | Segment) -> tuple[int, int]:
+        """Rows and tokens."""
+
+    @abstractmethod
+    def begin(self, batch: Batch | Segment, all_rows: int) -> Callable[[Tensor], Tensor]:
+        """Draw the random numbers of a step; return the function that sums the loss of some rows.
+
+        The numbers do not depend on how many processes share the `all_rows` rows of the batch.
+        """
+
+    def end(self, pieces: int) -> None:  # noqa: B027  # most have nothing to do
+        """The losses of all pieces have been computed."""
 
     @abstractmethod
     def metrics(self, batch: Batch | Segment) -> dict[str, float]:
         """Return the objective's own metrics on the next training batch."""
 
-    @abstractmethod
     def carried(self) -> list[Tensor]:
         """Return the state carried from batch to batch, which a checkpoint stores to resume exactly."""
+        return []
 
-    @abstractmethod
-    def restore(self, carried: Sequence[Tensor]) -> None:
+    def restore(self, carried: Sequence[Tensor]) -> None:  # noqa: B027  # most carry nothing
         """Restore what `carried` has returned."""
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
@@ -94,11 +136,10 @@ class WholeTargets(Learner):
         model: OwnObjective,
         *,
         smoothing: float = 0.0,
-        pieces: int = 1,
-        half: bool = False,
         compiled: bool = False,
+        **settings: Any,
     ) -> None:
-        super().__init__(model, pieces=pieces, half=half)
+        super().__init__(model, **settings)
         self.model = model
         self.smoothing = smoothing
         self.loss = torch.compile(model.loss) if compiled else model.loss
@@ -107,36 +148,32 @@ class WholeTargets(Learner):
     def measures_surprisal(self) -> bool:
         return False
 
-    def gradient(self, batch: Batch | Segment) -> Loss:
+    def size(self, batch: Batch | Segment) -> tuple[int, int]:
+        return _size(batch)
+
+    def begin(self, batch: Batch | Segment, all_rows: int) -> Callable[[Tensor], Tensor]:
         assert isinstance(batch, Batch)
         batch = batch.to(self.device)
-        tokens = int(batch.target.lengths.sum())
-        noise = self.model.draw_noise(batch)
-        total = 0.0
-        for rows in torch.arange(len(noise), device=self.device).chunk(self.pieces):
-            with self.precision():
-                loss = self.loss(_rows_of(batch, rows), noise[rows], smoothing=self.smoothing)
-                (loss / tokens).backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
-        return Loss(total, tokens)
+        noise = self._noise(batch, all_rows)
+        return lambda rows: self.loss(_rows_of(batch, rows), noise[rows], smoothing=self.smoothing)
+
+    def _noise(self, batch: Batch, all_rows: int) -> Tensor:
+        """The noise of these rows among all rows of the batch, which have the same width in every process."""
+        processes, own = self.placement.processes, len(batch.target.ids)
+        if processes.world == 1:
+            return self.model.draw_noise(batch)
+        noise = self.model.draw_noise(_rows_of(batch, torch.arange(all_rows, device=self.device) % own))
+        return noise[processes.rank :: processes.world] if processes.rank < all_rows else noise[:own]
 
     def metrics(self, batch: Batch | Segment) -> dict[str, float]:
         return {}
-
-    def carried(self) -> list[Tensor]:
-        return []
-
-    def restore(self, carried: Sequence[Tensor]) -> None:
-        pass
 
 
 class NextTokens(Learner):
     """Trains a model of the next token by an objective over its hidden vectors."""
 
-    def __init__(
-        self, model: NeuralModel, objective: Objective, *, pieces: int = 1, half: bool = False, compiled: bool = False
-    ) -> None:
-        super().__init__(model, pieces=pieces, half=half)
+    def __init__(self, model: NeuralModel, objective: Objective, *, compiled: bool = False, **settings: Any) -> None:
+        super().__init__(model, **settings)
         self.model = model
         self.objective = objective
         self.hidden = torch.compile(model.hidden) if compiled else model.hidden
@@ -158,80 +195,82 @@ class NextTokens(Learner):
     def hidden_vectors(self, batch: Batch | Segment) -> Tensor:
         """Return the hidden vectors (N, D) of all predictions of a batch, without changing the carried state."""
 
-    def _backward(self, objective: Objective, hidden: Tensor, targets: Tensor, tokens: int) -> float:
-        loss = objective(self.model, hidden, targets)
-        (loss / tokens).backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
-
 
 @final
 class WholeSequences(NextTokens):
     """Every row starts at BOS: documents, and windows of a stream."""
 
-    def gradient(self, batch: Batch | Segment) -> Loss:
+    def size(self, batch: Batch | Segment) -> tuple[int, int]:
+        return _size(batch)
+
+    def begin(self, batch: Batch | Segment, all_rows: int) -> Callable[[Tensor], Tensor]:
         assert isinstance(batch, Batch)
-        batch = batch.to(self.model.device)
-        tokens = int(batch.target.lengths.sum())
+        batch = batch.to(self.device)
         objective = self.objective.for_step()
-        total = 0.0
-        for piece in _cut(batch, self.pieces):
-            with self.precision():
-                hidden = self.hidden(piece)  # (B, T, D)
-                real = piece.target.mask
-                total += self._backward(objective, hidden[real], piece.target.ids[real], tokens)
-        return Loss(total, tokens)
+
+        def loss(rows: Tensor) -> Tensor:
+            piece = batch if self.pieces == 1 else _rows_of(batch, rows)
+            real = piece.target.mask
+            return objective(self.model, self.hidden(piece)[real], piece.target.ids[real])
+
+        return loss
 
     def hidden_vectors(self, batch: Batch | Segment) -> Tensor:
         assert isinstance(batch, Batch)
-        batch = batch.to(self.model.device)
+        batch = batch.to(self.device)
         return self.hidden(batch)[batch.target.mask]
-
-    def carried(self) -> list[Tensor]:
-        return []
-
-    def restore(self, carried: Sequence[Tensor]) -> None:
-        pass
 
 
 @final
 class CarriedSegments(NextTokens):
     """Truncated back-propagation through time: rows are lanes of a stream whose state carries over."""
 
-    def __init__(self, *args: object, **settings: object) -> None:
-        super().__init__(*args, **settings)  # type: ignore[arg-type]
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.state: State | None = None
+        self._advanced: list[State] = []  # of the pieces of a step
 
-    def gradient(self, batch: Batch | Segment) -> Loss:
+    def size(self, batch: Batch | Segment) -> tuple[int, int]:
         assert isinstance(batch, Segment)
-        device = self.model.device
-        inputs, targets = batch.inputs.to(device), batch.targets.to(device)
+        return len(batch.targets), batch.targets.numel()
+
+    def begin(self, batch: Batch | Segment, all_rows: int) -> Callable[[Tensor], Tensor]:
+        assert isinstance(batch, Segment)
+        inputs, targets = batch.inputs.to(self.device), batch.targets.to(self.device)
         if batch.fresh or self.state is None:
             self.state = self._initial(len(inputs))
         objective = self.objective.for_step()
-        total = 0.0
-        states = []
-        for rows in torch.arange(len(inputs), device=device).chunk(self.pieces):
-            with self.precision():
-                hidden, state = self.advance(inputs[rows], select(self.state, rows))
-                total += self._backward(objective, hidden.flatten(0, 1), targets[rows].flatten(), targets.numel())
-            states.append(detach(state))
+        before = self.state
+
+        def loss(rows: Tensor) -> Tensor:
+            hidden, state = self.advance(inputs[rows], select(before, rows))
+            self._advanced.append(detach(state))
+            return objective(self.model, hidden.flatten(0, 1), targets[rows].flatten())
+
+        return loss
+
+    def end(self, pieces: int) -> None:
+        states, self._advanced = self._advanced[:pieces], []
         self.state = merge(states) if len(states) > 1 else states[0]
-        return Loss(total, targets.numel())
 
     def hidden_vectors(self, batch: Batch | Segment) -> Tensor:
         assert isinstance(batch, Segment)
-        inputs = batch.inputs.to(self.model.device)
+        inputs = batch.inputs.to(self.device)
         before = self._initial(len(inputs)) if batch.fresh or self.state is None else self.state
         state: State = map_state(torch.clone, before)  # advance may modify it in place
         return self.advance(inputs, state).hidden.flatten(0, 1)
 
     def carried(self) -> list[Tensor]:
-        return [] if self.state is None else [tensor.clone().contiguous() for tensor in tensors(self.state)]
+        if self.state is None:
+            return []
+        return [self.placement.processes.all_rows(tensor).clone().contiguous() for tensor in tensors(self.state)]
 
     def restore(self, carried: Sequence[Tensor]) -> None:
         if carried:
-            saved = iter(carried)
-            self.state = map_state(lambda blank: next(saved).to(blank), self._initial(len(carried[0])))
+            processes = self.placement.processes
+            own = [tensor[processes.rank :: processes.world] for tensor in carried]
+            saved = iter(own)
+            self.state = map_state(lambda blank: next(saved).to(blank), self._initial(len(own[0])))
 
     def _initial(self, rows: int) -> State:
         with torch.no_grad():
@@ -239,19 +278,24 @@ class CarriedSegments(NextTokens):
 
 
 def build_learner(
-    model: Trainable, settings: TrainConfig, unigrams: Noise, next_tokens: type[NextTokens] = WholeSequences
+    placement: Placement, settings: TrainConfig, unigrams: Noise, next_tokens: type[NextTokens] = WholeSequences
 ) -> Learner:
     """Return the learner of a model: by its own objective, or by that of the settings over its next tokens."""
-    pieces, half, compiled = settings.accumulate, _half(settings, model), settings.compile
+    model = placement.model
+    how: dict[str, Any] = {
+        "pieces": settings.accumulate,
+        "half": _half(settings, model),
+        "compiled": settings.compile,
+        "placement": placement,
+    }
     if isinstance(model, NeuralModel):
-        objective = _objective(settings, unigrams, model)
-        return next_tokens(model, objective, pieces=pieces, half=half, compiled=compiled)
+        return next_tokens(model, _objective(settings, unigrams, model), **how)
     if settings.objective != "likelihood":
         raise ConfigError(
             f"{type(model).__name__} has its own objective, but train.objective is {settings.objective!r}; leave it out"
         )
     assert isinstance(model, OwnObjective)
-    return WholeTargets(model, smoothing=settings.label_smoothing, pieces=pieces, half=half, compiled=compiled)
+    return WholeTargets(model, smoothing=settings.label_smoothing, **how)
 
 
 NOISE_OBJECTIVES: dict[str, type[NoiseObjective]] = {"nce": NoiseContrastive, "sampled": SampledSoftmax}
@@ -274,13 +318,9 @@ def _half(settings: TrainConfig, model: Trainable) -> bool:
     return settings.precision == "bfloat16"
 
 
-def _cut(batch: Batch, pieces: int) -> Iterable[Batch]:
-    """Split the rows of a batch into at most `pieces` parts."""
-    if pieces == 1:
-        yield batch
-        return
-    for rows in torch.arange(len(batch.target.ids), device=batch.target.ids.device).chunk(pieces):
-        yield _rows_of(batch, rows)
+def _size(batch: Batch | Segment) -> tuple[int, int]:
+    assert isinstance(batch, Batch)
+    return len(batch.target.ids), int(batch.target.lengths.sum())
 
 
 def _rows_of(batch: Batch, rows: Tensor) -> Batch:

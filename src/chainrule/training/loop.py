@@ -14,12 +14,14 @@ from torch import Tensor
 
 from chainrule.config import TrainConfig
 from chainrule.data.batching import Chunk, Feed, Position
+from chainrule.data.permutation import draw
 from chainrule.errors import ConfigError, RunError, TrainingError
 from chainrule.interface.base import SparseUpdates, Trainable
 from chainrule.metrics import VALIDATION, metric
 from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
 from chainrule.training.learner import Learner, Loss
 from chainrule.training.optim import CheckpointAverage, MovingAverage, WeightAverage, build_optimizers, set_rate
+from chainrule.training.placement import full, shard_like
 from chainrule.training.process import stop_requests
 from chainrule.training.progress import Record, Recorder, Reporter
 from chainrule.training.schedule import Budget, Spent, rate
@@ -100,28 +102,33 @@ class Trainer:
         self.optimizers = build_optimizers(self.model, self.config)
         self.mean = MovingAverage(self.model, self.config.ema) if self.config.ema else None
         self.recent = CheckpointAverage(self.config.average_checkpoints) if self.config.average_checkpoints else None
-        self.began = self.clock()
-        self.saved = self.began
-        self.logged = self.began
+        self.placement = self.learner.placement
+        self.processes = self.placement.processes
+        self.now = self.began = self.saved = self.logged = self._now()
+
+    def _now(self) -> float:
+        """Seconds on the clock of process 0."""
+        return self.processes.of_first(self.clock())[0]
 
     def run(self) -> Outcome:
         if self.at.finished and self.progress() >= 1.0:
             return self._outcome("complete")
         self.at.finished = False
         reason = "budget"
-        self.began = self.logged = self.saved = self.clock()
+        self.now = self.began = self.logged = self.saved = self._now()
         before = self.at.seconds
         self.reporter.begin("training")
         try:
             with stop_requests() as requests:
                 while self.progress() < 1.0:
                     self._step()
-                    self.at.seconds = before + self.clock() - self.began
+                    self.now = self._now()
+                    self.at.seconds = before + self.now - self.began
                     self._after_step()
                     if self._out_of_patience():
                         reason = "patience"
                         break
-                    if requests.stop:
+                    if self.processes.any(requests.stop):
                         reason = "stopped"
                         break
                 # A run that is stopped before its first validation must leave a usable model, too.
@@ -142,7 +149,7 @@ class Trainer:
 
     def _step(self) -> None:
         self.model.train()
-        loss = self.learn(self.feed.batch(self.at.position), rate(self.config, self.progress()))
+        loss = self.learn(self.at.position, rate(self.config, self.progress()))
         if self.mean is not None:
             self.mean.update(self.model)
         following = self.feed.next(self.at.position)
@@ -152,10 +159,11 @@ class Trainer:
         self.at.loss_total += loss.total
         self.at.loss_tokens += loss.tokens
 
-    def learn(self, batch: Any, rate_factor: float) -> Loss:
-        """Update the model by one batch, at `rate_factor` times the peak learning rate."""
+    def learn(self, position: Position, rate_factor: float) -> Loss:
+        """Update the model by the batch at a position, at `rate_factor` times the peak learning rate."""
         set_rate(self.optimizers, rate_factor)
-        loss = self.learner.gradient(batch)
+        seed = draw(self.feed.seed, self.at.step, "dropout")
+        loss = self.learner.gradient(self.feed.batch(position), idle=self.feed.idle(position), seed=seed)
         norm = self._clip()
         if not math.isfinite(loss.total) or not math.isfinite(norm):
             problem = f"the loss or its gradient is not finite (loss {loss.total / loss.tokens:.3g})"
@@ -167,7 +175,7 @@ class Trainer:
 
     def _clip(self) -> float:
         limit = self.config.clip or math.inf
-        return float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        return float(full(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)))
 
     def _diverged(self, problem: str, step: int) -> str:
         saved = self.folder.last_step()
@@ -188,14 +196,14 @@ class Trainer:
             self.at.log_lines += 1
             self.recorder.write(record)
             self.at.loss_total, self.at.loss_tokens = 0.0, 0
-            self.logged = self.clock()
+            self.logged = self.now
         if self._validation_due(progress):
             self.at.validations = math.floor(progress * VALIDATIONS)
             self._validation()
         if self.config.save_every is not None:
             if self.at.step % self.config.save_every == 0:
                 self._save()
-        elif self.clock() - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
+        elif self.now - self.saved > SECONDS_BETWEEN_CHECKPOINTS:
             self._save()
 
     def _due(self, every: int | None, progress: float, per_run: int, done: int) -> bool:
@@ -214,7 +222,7 @@ class Trainer:
     def _record(self, progress: float) -> Record:
         """Return the metrics of the steps since the last log line."""
         at = self.at
-        elapsed = self.clock() - self.logged
+        elapsed = self.now - self.logged
         loss = at.loss_total / at.loss_tokens
         record: Record = {"step": at.step, "tokens": at.tokens, "seconds": round(at.seconds, 3), "loss": loss}
         if self.learner.measures_surprisal and self.bytes_per_token is not None:
@@ -225,7 +233,7 @@ class Trainer:
         }
 
     def _validation(self) -> None:
-        began = self.clock()
+        began = self._now()
         self.model.eval()
         if self.recent is not None:
             self.recent.keep(self.model)
@@ -233,12 +241,12 @@ class Trainer:
         if not value <= self.diverged_above or value == math.inf:
             problem = f"the validation loss is {value:.3g} nats/token" if value < math.inf else NOT_FINITE
             raise TrainingError(self._diverged(problem, self.at.step))
-        with _averaged(average, self.model):
+        with self._averaged(average):
             metrics = {**self.learner.metrics(self.feed.batch(self.at.position)), **self.measure()}
-            score = self.selection_score(value, metrics)
-            better = score < self.at.best or self.at.best == math.inf
-            if better:
-                self.folder.write_weights(self.model)
+            [score] = self.processes.of_first(self.selection_score(value, metrics))
+        better = score < self.at.best or self.at.best == math.inf
+        if better:
+            self._write_weights(average)
         self.at.validated, self.at.last = self.at.step, value
         if value < self.at.lowest:
             self.at.lowest, self.at.lowest_step = value, self.at.step
@@ -259,7 +267,8 @@ class Trainer:
             record["averaged"] = len(self.recent.kept) if average is self.recent else 1
         self.recorder.write(record)
         self.reporter.validated(record)
-        took = self.clock() - began
+        self.now = self._now()
+        took = self.now - began
         self.at.validation_seconds += took
         self.logged += took  # tokens/s excludes validation
 
@@ -281,9 +290,21 @@ class Trainer:
         if self.recent is not None and len(self.recent.kept) > 1:
             averages.append(self.recent)
         for average in averages:
-            with _averaged(average, self.model):
-                value = self.validate()
+            with self._averaged(average):
+                [value] = self.processes.of_first(self.validate())
             yield value if math.isfinite(value) else math.inf, average
+
+    def _write_weights(self, average: WeightAverage | None) -> None:
+        with contextlib.nullcontext() if average is None else average.swapped_in(self.model):
+            weights = {name: full(tensor) for name, tensor in distinct_tensors(self.model).items()}
+            self.folder.write_tensors(weights)
+
+    @contextlib.contextmanager
+    def _averaged(self, average: WeightAverage | None) -> Iterator[None]:
+        """All of the current weights, or of their average, are in the model within the block."""
+        swapped = contextlib.nullcontext() if average is None else average.swapped_in(self.model)
+        with swapped, self.placement.gathered():
+            yield
 
     def _out_of_patience(self) -> bool:
         return self.config.patience is not None and self.at.stale >= self.config.patience
@@ -292,7 +313,7 @@ class Trainer:
 
     def _save(self, *, end: bool = False) -> None:
         self.folder.write_state(self.at.step, self.snapshot(), end=end)
-        self.saved = self.clock()
+        self.saved = self.now
 
     def snapshot(self) -> Snapshot:
         tensors: dict[str, Tensor] = {f"model/{name}": x for name, x in distinct_tensors(self.model).items()}
@@ -309,6 +330,7 @@ class Trainer:
         tensors["random/cpu"] = torch.get_rng_state()
         if self.model.device.type == "cuda":
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.model.device)
+        tensors = {name: full(tensor) for name, tensor in tensors.items()}
         values = {name: value for name, value in vars(self.at).items() if value != math.inf}
         return Snapshot(tensors, values | {"mean_updates": self.mean.updates if self.mean else 0})
 
@@ -319,17 +341,22 @@ class Trainer:
         parts = _by_kind(snapshot.tensors)
         try:
             self.at = Counters(**values)
-            load_distinct(self.model, parts.get("model", {}), origin=str(self.folder.path))
+            own = self.model.state_dict()
+            weights = {name: shard_like(x, own.get(name, x)) for name, x in parts.get("model", {}).items()}
+            load_distinct(self.model, weights, origin=str(self.folder.path))
             for number, optimizer in enumerate(self.optimizers):
                 _load_optimizer(optimizer, _by_kind(parts.get("optimizer", {})).get(str(number), {}))
             if self.mean is not None:
                 self.mean.updates = updates
                 for index, weight in enumerate(self.mean.weights):
-                    weight.copy_(parts["mean"][str(index)])
+                    weight.copy_(shard_like(parts["mean"][str(index)], weight))
             if self.recent is not None:
                 recent = _by_kind(parts.get("recent", {}))
                 for weights in (recent[str(age)] for age in range(len(recent))):
-                    self.recent.kept.append([weights[str(i)].to(self.model.device) for i in range(len(weights))])
+                    own_weights = enumerate(self.model.parameters())
+                    self.recent.kept.append(
+                        [shard_like(weights[str(i)].to(self.model.device), weight) for i, weight in own_weights]
+                    )
             memory = parts.get("memory", {})
             self.learner.restore([memory[str(index)] for index in range(len(memory))])
             torch.set_rng_state(parts["random"]["cpu"])
@@ -352,8 +379,9 @@ class SparseTrainer(Trainer):
     Budget, schedule, validation, records and checkpoints are those of every run.
     """
 
-    def learn(self, batch: Chunk, rate_factor: float) -> Loss:
+    def learn(self, position: Position, rate_factor: float) -> Loss:
         assert isinstance(self.model, SparseUpdates)
+        batch: Chunk = self.feed.batch(position)
         total = self.model.update(batch.ids, batch.noise, rate_factor * self.config.learning_rate)
         return Loss(total, len(batch.ids))
 
@@ -367,10 +395,6 @@ def trainer_type(model: Trainable) -> type[Trainer]:
     return SparseTrainer if isinstance(model, SparseUpdates) else Trainer
 
 
-def _averaged(average: WeightAverage | None, model: Trainable) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext() if average is None else average.swapped_in(model)
-
-
 def _by_kind(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Group tensors by their name up to the first slash."""
     parts: dict[str, dict[str, Tensor]] = {}
@@ -381,9 +405,10 @@ def _by_kind(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         index, _, key = name.partition("/")
-        state.setdefault(int(index), {})[key] = tensor
+        state.setdefault(int(index), {})[key] = shard_like(tensor, parameters[int(index)])
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -11,10 +11,12 @@ from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from chainrule.config import TrainConfig
 from chainrule.interface.base import Trainable
+from chainrule.training.placement import full, shard_like
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # a, b, c
 LONG = 1.5  # aspect ratio above which iterating on the Gram matrix is faster than on the matrix
@@ -52,11 +54,17 @@ class Muon(Optimizer):
         gradients = [cast(Tensor, matrix.grad) for matrix in matrices]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         nesterov = torch._foreach_lerp(gradients, momenta, group["momentum"])
-        updates = orthogonalise(torch.stack(list(nesterov)))
         short, long = sorted(matrices[0].shape)
         scale = (long / short) ** 0.5
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["decay"])
-        torch._foreach_add_(matrices, list(updates.unbind()), alpha=-group["lr"] * scale)
+        torch._foreach_add_(matrices, _orthogonal(list(nesterov)), alpha=-group["lr"] * scale)
+
+
+def _orthogonal(matrices: list[Tensor]) -> list[Tensor]:
+    """Orthogonalise matrices of the same shape; sharded ones are gathered one at a time, which bounds the memory."""
+    if isinstance(matrices[0], DTensor):
+        return [shard_like(orthogonalise(full(matrix)[None])[0], matrix) for matrix in matrices]
+    return list(orthogonalise(torch.stack(matrices)).unbind())
 
 
 def _shape(matrix: Tensor) -> tuple[int, ...]:

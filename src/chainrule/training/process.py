@@ -1,15 +1,37 @@
-"""The training process itself: signals that stop it, and how its allocator keeps memory."""
+"""The training process itself: how it was started, signals that stop it, and how its allocator keeps memory."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
+from typing import NamedTuple
+
+LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
+
+
+class Launch(NamedTuple):
+    """What torchrun has put into the environment of a process that trains together with others."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0  # on its machine
+    restarts: int = 0  # of all processes, after one of them failed
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> Launch:
+    """How this process was started: by torchrun, or as the only one."""
+    if not all(name in environment for name in LAUNCHED):
+        return Launch()
+    rank, world, local_rank = (int(environment[name]) for name in LAUNCHED[:3])
+    return Launch(rank, world, local_rank, int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)))
+
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 LARGEST_BLOCK = 1 << 30  # bytes; larger blocks are returned to the system
