@@ -71,4 +71,5 @@ class CompiledGeneration:
         if program is None:
             return None
         state = self.model.make_room(state, noise.shape[1])
-        return step.generate(program, tokens, state, noise, self.rules, self.suppressed), state
+        rules = np.tile(self.rules, (len(tokens), 1))
+        return step.generate(program, tokens, state, noise, rules, self.suppressed), state

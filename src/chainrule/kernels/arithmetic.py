@@ -6,7 +6,7 @@ which the caller computes.
 
 A product with a few rows is bound by reading the matrix. Matrices are stored (out, in), and each output is one dot
 product, for up to four rows at once: this reads memory at the speed of the machine, which the matrix-vector products of
-NumPy and torch do not (`benchmarks/matvec.py`).
+NumPy and torch do not (`benchmarks/matvec.py`). What a row gets does not depend on the other rows (see `tiles`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from chainrule.kernels.program import GELU, RELU, SIGMOID, SQUARED_RELU, TANH
+from chainrule.kernels.tiles import OUTPUTS, ROWS, SIZE, tile_of_one, tile_of_row, tile_of_rows
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -123,45 +124,25 @@ def linear(
 ) -> None:
     """W x + b of each row with W (out, in), stored or, if it accumulates, added; there is no bias if it is 0.
 
-    Sums over several rows at once are rounded differently from those over one. In float64, the type of checks and not
-    of speed, every row is computed by itself, so that it does not depend on the others to the last bit.
+    No row depends on the others, to the last bit: in float32 by the fixed order of `tiles`, in float64, the type of
+    checks and not of speed, because every row is computed by itself.
     """
     size = like.itemsize
-    together = 4 if size == 4 else rows + 1
-    last = outputs - outputs % 2 if rows >= 2 * together else 0
-    for output in range(0, last, 2):
-        _two_outputs(out, out_row, x, x_row, matrix, bias, inputs, output, rows, accumulate, like)
-    for output in range(last, outputs):
+    if size == SIZE:
+        _linear_in_tiles(out, out_row, x, x_row, matrix, bias, inputs, outputs, rows, accumulate, like)
+        return
+    for output in range(outputs):
         weights = vector(matrix + output * inputs * size, inputs, like)
-        row = 0
-        while row + together <= rows:
-            x0 = vector(x + row * x_row, inputs, like)
-            x1 = vector(x + (row + 1) * x_row, inputs, like)
-            x2 = vector(x + (row + 2) * x_row, inputs, like)
-            x3 = vector(x + (row + 3) * x_row, inputs, like)
-            y0 = y1 = y2 = y3 = like[0]
+        for row in range(rows):
+            values = vector(x + row * x_row, inputs, like)
+            total = like[0]
             for index in range(inputs):
-                weight = weights[index]
-                y0 += weight * x0[index]
-                y1 += weight * x1[index]
-                y2 += weight * x2[index]
-                y3 += weight * x3[index]
-            _store(out + row * out_row, output, y0, bias, accumulate, like)
-            _store(out + (row + 1) * out_row, output, y1, bias, accumulate, like)
-            _store(out + (row + 2) * out_row, output, y2, bias, accumulate, like)
-            _store(out + (row + 3) * out_row, output, y3, bias, accumulate, like)
-            row += 4
-        while row < rows:
-            x0 = vector(x + row * x_row, inputs, like)
-            y0 = like[0]
-            for index in range(inputs):
-                y0 += weights[index] * x0[index]
-            _store(out + row * out_row, output, y0, bias, accumulate, like)
-            row += 1
+                total += weights[index] * values[index]
+            _store(out + row * out_row, output, total, bias, accumulate, like)
 
 
 @compiled
-def _two_outputs(
+def _linear_in_tiles(
     out: int,
     out_row: int,
     x: int,
@@ -169,49 +150,32 @@ def _two_outputs(
     matrix: int,
     bias: int,
     inputs: int,
-    output: int,
+    outputs: int,
     rows: int,
     accumulate: bool,
     like: Floats,
 ) -> None:
-    """Two outputs of all rows, four rows at a time: six loads for eight products."""
-    first = vector(matrix + output * inputs * like.itemsize, inputs, like)
-    second = vector(matrix + (output + 1) * inputs * like.itemsize, inputs, like)
-    row = 0
-    while row + 4 <= rows:
-        x0 = vector(x + row * x_row, inputs, like)
-        x1 = vector(x + (row + 1) * x_row, inputs, like)
-        x2 = vector(x + (row + 2) * x_row, inputs, like)
-        x3 = vector(x + (row + 3) * x_row, inputs, like)
-        y0 = y1 = y2 = y3 = z0 = z1 = z2 = z3 = like[0]
-        for index in range(inputs):
-            one, two = first[index], second[index]
-            y0 += one * x0[index]
-            y1 += one * x1[index]
-            y2 += one * x2[index]
-            y3 += one * x3[index]
-            z0 += two * x0[index]
-            z1 += two * x1[index]
-            z2 += two * x2[index]
-            z3 += two * x3[index]
-        _store(out + row * out_row, output, y0, bias, accumulate, like)
-        _store(out + (row + 1) * out_row, output, y1, bias, accumulate, like)
-        _store(out + (row + 2) * out_row, output, y2, bias, accumulate, like)
-        _store(out + (row + 3) * out_row, output, y3, bias, accumulate, like)
-        _store(out + row * out_row, output + 1, z0, bias, accumulate, like)
-        _store(out + (row + 1) * out_row, output + 1, z1, bias, accumulate, like)
-        _store(out + (row + 2) * out_row, output + 1, z2, bias, accumulate, like)
-        _store(out + (row + 3) * out_row, output + 1, z3, bias, accumulate, like)
-        row += 4
-    while row < rows:
-        x0 = vector(x + row * x_row, inputs, like)
-        y0 = z0 = like[0]
-        for index in range(inputs):
-            y0 += first[index] * x0[index]
-            z0 += second[index] * x0[index]
-        _store(out + row * out_row, output, y0, bias, accumulate, like)
-        _store(out + row * out_row, output + 1, z0, bias, accumulate, like)
-        row += 1
+    """Tiles of several rows and outputs; each weight vector is read from memory once for all rows."""
+    sums = np.empty(ROWS * 4, like.dtype)
+    target = sums.ctypes.data
+    full = rows - rows % ROWS
+    last = outputs - outputs % 4
+    for first in range(0, last, 4):
+        for row in range(0, full, ROWS):
+            for output in range(first, first + 4, OUTPUTS):
+                tile_of_rows(x + row * x_row, x_row, matrix + output * inputs * SIZE, inputs, target)
+                for index in range(ROWS):
+                    for column in range(OUTPUTS):
+                        value = sums[index * OUTPUTS + column]
+                        _store(out + (row + index) * out_row, output + column, value, bias, accumulate, like)
+        for row in range(full, rows):
+            tile_of_row(x + row * x_row, x_row, matrix + first * inputs * SIZE, inputs, target)
+            for column in range(4):
+                _store(out + row * out_row, first + column, sums[column], bias, accumulate, like)
+    for output in range(last, outputs):
+        for row in range(rows):
+            tile_of_one(x + row * x_row, x_row, matrix + output * inputs * SIZE, inputs, target)
+            _store(out + row * out_row, output, sums[0], bias, accumulate, like)
 
 
 @compiled

@@ -28,11 +28,11 @@ def log_probability(logits: Floats, token: int) -> float:
 
 @compiled
 def choose(logits: Floats, noise: npt.NDArray[np.float64], rules: npt.NDArray[np.float64], suppressed: Integers) -> int:
-    """The most probable token if there is no noise, else a sample after temperature, top-k, top-p and min-p."""
+    """A sample after temperature, top-k, top-p and min-p; the most probable token without noise or temperature."""
     size = len(logits)
     scores = np.empty(size, np.float64)
-    greedy = len(noise) == 0
     temperature, top_k, top_p, min_p = rules
+    greedy = len(noise) == 0 or temperature == 0.0
     for index in range(size):
         scores[index] = logits[index] if greedy or temperature == 1.0 else logits[index] / temperature
     for index in suppressed:

@@ -67,8 +67,8 @@ def _execute(
     values: npt.NDArray[np.float64],
     memories: Integers,
     offsets: Integers,
-    pointers: Integers,  # (S,) address of each memory; those of constants and working memory are ignored
-    strides: Integers,  # (S, 3) bytes between rows of the memory, and along its next two axes
+    pointers: Integers,  # (B, S) address of each memory for each row; those of constants and working memory are ignored
+    strides: Integers,  # (B, S, 3) bytes between rows of the memory, and along its next two axes
     working_size: int,
     positions: int,  # memory of the positions, or -1
     sequential: bool,
@@ -85,14 +85,14 @@ def _execute(
     longest, heads = chunk, 1
     if positions >= 0:
         for row in range(rows):
-            longest = max(longest, integers(pointers[positions] + row * strides[positions, 0], 1)[0] + chunk)
+            longest = max(longest, integers(pointers[row, positions], 1)[0] + chunk)
     for operation in range(len(operations)):
         code = operations[operation, 0]
         if code in (CROSS_ATTENTION, ADDITIVE_ATTENTION):
             lengths = operations[operation, 5 if code == CROSS_ATTENTION else 6]
             heads = max(heads, operations[operation, 6])
             for row in range(rows):
-                longest = max(longest, integers(pointers[lengths] + row * strides[lengths, 0], 1)[0])
+                longest = max(longest, integers(pointers[row, lengths], 1)[0])
     scores, biases = np.empty(longest, like.dtype), np.empty(longest * heads, like.dtype)
     for first in range(0, chunk, together):
         for index in range(len(memories)):
@@ -102,13 +102,13 @@ def _execute(
             elif memory == 1:
                 addresses[index], row_strides[index] = aligned + offsets[index], working_size * size
             elif memory < 0:  # a vector for each token
-                addresses[index] = pointers[-memory] + offsets[index] + first * strides[-memory, 1]
-                row_strides[index] = strides[-memory, 1]
+                addresses[index] = pointers[0, -memory] + offsets[index] + first * strides[0, -memory, 1]
+                row_strides[index] = strides[0, -memory, 1]
             elif memory == 2:
-                addresses[index] = pointers[2] + offsets[index] + first * strides[2, 1]
-                row_strides[index] = strides[2, 1] if together > 1 else strides[2, 0]
+                addresses[index] = pointers[0, 2] + offsets[index] + first * strides[0, 2, 1]
+                row_strides[index] = strides[0, 2, 1] if together > 1 else strides[0, 2, 0]
             else:
-                addresses[index], row_strides[index] = pointers[memory] + offsets[index], strides[memory, 0]
+                addresses[index], row_strides[index] = pointers[0, memory] + offsets[index], strides[0, memory, 0]
         for operation in range(len(operations)):
             _operate(
                 operations[operation],
@@ -127,7 +127,7 @@ def _execute(
             )
         if positions >= 0:
             for row in range(rows):
-                integers(pointers[positions] + row * strides[positions, 0], 1)[0] += together
+                integers(pointers[row, positions], 1)[0] += together
     working[0] = like[0]  # its last use: Numba frees an array after it, whatever still has its address
 
 
@@ -174,7 +174,7 @@ def _operate(
             copy(out, addresses[operation[2]] + token * operation[3] * size, operation[3], like)
         elif code == EMBED_WINDOW:
             width, length, memory = operation[3], operation[4], operation[5]
-            window = integers(pointers[memory] + sequence * strides[memory, 0], length - 1)
+            window = integers(pointers[sequence, memory], length - 1)
             for index in range(length):
                 token = window[index] if index < length - 1 else tokens[sequence, first]
                 copy(out + index * width * size, addresses[operation[2]] + token * width * size, width, like)
@@ -188,15 +188,15 @@ def _operate(
             layer_norm(out, a, addresses[operation[3]], addresses[operation[4]], operation[5], value, like)
         elif code == ROTATE:
             width = operation[4]
-            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0] + ahead
+            position = integers(pointers[sequence, positions], 1)[0] + ahead
             cosine, sine = addresses[operation[2]], addresses[operation[3]]
             rotate(out, cosine + position * width * size, sine + position * width * size, width, operation[5], like)
         elif code == SELF_ATTENTION:
-            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0]
+            position = integers(pointers[sequence, positions], 1)[0]
             keys, values, heads, width = operation[5], operation[6], operation[7], operation[8]
-            layout = strides[keys, 1], strides[keys, 2]
-            cached_keys = pointers[keys] + sequence * strides[keys, 0]
-            cached_values = pointers[values] + sequence * strides[values, 0]
+            layout = strides[sequence, keys, 1], strides[sequence, keys, 2]
+            cached_keys = pointers[sequence, keys]
+            cached_values = pointers[sequence, values]
             if ahead == 0:  # the keys of all new tokens of this sequence, before the first of them attends
                 for later in range(together):
                     key = addresses[operation[3]] + (row + later) * row_strides[operation[3]]
@@ -229,14 +229,14 @@ def _operate(
             )
         elif code == CROSS_ATTENTION:
             keys, values, lengths, heads, width = operation[3], operation[4], operation[5], operation[6], operation[7]
-            count = integers(pointers[lengths] + sequence * strides[lengths, 0], 1)[0]
-            source_keys = pointers[keys] + sequence * strides[keys, 0]
-            source_values = pointers[values] + sequence * strides[values, 0]
-            key_layout, value_layout = _layout(strides[keys], size), _layout(strides[values], size)
+            count = integers(pointers[sequence, lengths], 1)[0]
+            source_keys = pointers[sequence, keys]
+            source_values = pointers[sequence, values]
+            key_layout, value_layout = _layout(strides[sequence, keys], size), _layout(strides[sequence, values], size)
             if operation[8] >= 0:
                 memory, furthest = operation[9], operation[10]
-                position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0] + ahead
-                where = integers(pointers[memory] + sequence * strides[memory, 0], count)
+                position = integers(pointers[sequence, positions], 1)[0] + ahead
+                where = integers(pointers[sequence, memory], count)
                 distances = addresses[operation[8]]
                 for index in range(count):
                     offset = min(max(position - where[index], -furthest), furthest) + furthest
@@ -276,17 +276,17 @@ def _operate(
                 )
         elif code == ADDITIVE_ATTENTION:
             keys, values, lengths = operation[4], operation[5], operation[6]
-            count = integers(pointers[lengths] + sequence * strides[lengths, 0], 1)[0]
-            source_keys = pointers[keys] + sequence * strides[keys, 0]
-            source_values = pointers[values] + sequence * strides[values, 0]
+            count = integers(pointers[sequence, lengths], 1)[0]
+            source_keys = pointers[sequence, keys]
+            source_values = pointers[sequence, values]
             additive_attention(
                 out,
                 a,
                 addresses[operation[3]],
                 source_keys,
-                strides[keys, 1],
+                strides[sequence, keys, 1],
                 source_values,
-                strides[values, 1],
+                strides[sequence, values, 1],
                 operation[7],
                 operation[8],
                 count,
@@ -295,9 +295,9 @@ def _operate(
             )
         elif code == TAPS:
             memory, width, kernel, dilation = operation[3], operation[4], operation[5], operation[6]
-            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0]
+            position = integers(pointers[sequence, positions], 1)[0]
             past = (kernel - 1) * width
-            slot = pointers[memory] + sequence * strides[memory, 0] + (position % dilation) * past * size
+            slot = pointers[sequence, memory] + (position % dilation) * past * size
             copy(out, slot, past, like)
             copy(out + past * size, a, width, like)
             copy(slot, out + width * size, past, like)
@@ -306,10 +306,10 @@ def _operate(
         elif code == ADD:
             add(out, a, addresses[operation[3]] + row * row_strides[operation[3]], operation[4], like)
         elif code == ADD_POSITION:
-            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0] + ahead
+            position = integers(pointers[sequence, positions], 1)[0] + ahead
             add(out, a, addresses[operation[3]] + position * operation[4] * size, operation[4], like)
         elif code == POSITION:
-            position = integers(pointers[positions] + sequence * strides[positions, 0], 1)[0] + ahead
+            position = integers(pointers[sequence, positions], 1)[0] + ahead
             copy(out, addresses[operation[2]] + position * operation[3] * size, operation[3], like)
         elif code == MULTIPLY:
             other = addresses[operation[3]] + row * row_strides[operation[3]]
@@ -344,7 +344,7 @@ def _advance(
     chosen: Integers,  # (B, S) the tokens that are chosen
     log_probs: npt.NDArray[np.float64],  # (B, S) and their log-probabilities
     noise: npt.NDArray[np.float64],  # (B, S, V) for sampling, or (B, S, 0) for greedy decoding
-    rules: npt.NDArray[np.float64],  # (4,) temperature, top-k, top-p, min-p; 0: no filter
+    rules: npt.NDArray[np.float64],  # (B, 4) temperature (0: greedy), top-k, top-p, min-p; 0: no filter
     suppressed: Integers,
     like: Floats,
 ) -> None:
@@ -363,8 +363,8 @@ def _advance(
             operations, values, memories, offsets, pointers, strides, working_size, positions, sequential, latest, like
         )
         for row in range(len(tokens)):
-            logits = vector(pointers[2] + row * strides[2, 0], strides[2, 1] // like.itemsize, like)
-            token = choose(logits, noise[row, step], rules, suppressed)
+            logits = vector(pointers[row, 2], strides[row, 2, 1] // like.itemsize, like)
+            token = choose(logits, noise[row, step], rules[row], suppressed)
             latest[row, 0] = chosen[row, step] = token
             log_probs[row, step] = log_probability(logits, token)
 

@@ -95,6 +95,11 @@ class Program:
     dtype: torch.dtype
     constants: tuple[Tensor, ...]  # kept alive, since the program has their addresses
 
+    @property
+    def state_vectors(self) -> list[int]:
+        """The state tensors that are operands of operations on all rows, unlike caches."""
+        return sorted({int(memory) - FIRST_STATE for memory in self.memories if memory >= FIRST_STATE})
+
 
 @dataclass
 class ProgramBuilder:

@@ -9,7 +9,7 @@ the reference (`tests/kernels`), and the only implementation where Numba is not 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -145,7 +145,8 @@ def run(program: Program, tokens: Tensor, state: State) -> Tensor:
     rows, chunk = tokens.shape
     result = torch.empty(rows, chunk, program.outputs, dtype=program.dtype)
     nothing = Choices(np.empty((rows, 0), np.int64), np.empty((rows, 0)))
-    _advance(program, tokens, state, result, nothing, np.empty((rows, 0, 0)), np.zeros(4), NOTHING)
+    where = _of_batch(result, state)
+    _advance(program, tokens, where, nothing, np.empty((rows, 0, 0)), np.zeros((rows, 4)), NOTHING)
     return result
 
 
@@ -166,20 +167,69 @@ def generate(
 ) -> Choices:
     """Read a token (B,) in each row and choose the next, as many times as there is noise (B, S, V or 0).
 
-    `rules` are temperature, top-k, top-p and min-p, each 0 for none. The last token chosen is not read.
+    `rules` (B, 4) are temperature, top-k, top-p and min-p of each row, 0 for none; a temperature of 0 is greedy. The
+    last token chosen is not read.
     """
     rows, steps, _ = noise.shape
     choices = Choices(np.empty((rows, steps), np.int64), np.empty((rows, steps)))
     result = torch.empty(rows, 1, program.outputs, dtype=program.dtype)
-    _advance(program, tokens[:, None], state, result, choices, noise, rules, suppressed)
+    _advance(program, tokens[:, None], _of_batch(result, state), choices, noise, rules, suppressed)
     return choices
+
+
+class RowState:
+    """The state of one row, which stays where it is while the row is decoded with others."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.tensors = list(tensors(state))
+        self.addresses = _addresses(self.tensors)
+
+
+def generate_separately(
+    program: Program,
+    tokens: npt.NDArray[np.int64],
+    states: Sequence[RowState],
+    noise: npt.NDArray[np.float64],
+    rules: npt.NDArray[np.float64],
+    suppressed: npt.NDArray[np.int64],
+) -> tuple[Choices, Tensor]:
+    """As `generate` for rows with a state each, and the logits (B, V) of the last step.
+
+    No caches are merged or copied, so rows may join and leave between calls at no cost. Only vectors that enter
+    products of all rows, such as the hidden state of an LSTM, are brought together for the call.
+    """
+    rows, steps, _ = noise.shape
+    choices = Choices(np.empty((rows, steps), np.int64), np.empty((rows, steps)))
+    result = torch.empty(rows, 1, program.outputs, dtype=program.dtype)
+    together = {slot: torch.cat([one.tensors[slot] for one in states]) for slot in program.state_vectors}
+    own = _of_rows([result], rows)
+    pointers = np.stack([one.addresses.pointers for one in states])
+    strides = np.stack([one.addresses.strides for one in states])
+    for slot, tensor in together.items():
+        [pointers[:, slot]], [strides[:, slot]] = (part.swapaxes(0, 1) for part in _of_rows([tensor], rows))
+    where = Addresses(
+        np.concatenate([np.zeros((rows, RESULT), np.int64), own.pointers, pointers], axis=1),
+        np.concatenate([np.zeros((rows, RESULT, 3), np.int64), own.strides, strides], axis=1),
+    )
+    _advance(program, torch.from_numpy(tokens[:, None]), where, choices, noise, rules, suppressed)
+    for slot, tensor in together.items():
+        for row, one in enumerate(states):
+            one.tensors[slot].copy_(tensor[row : row + 1])
+    return choices, result[:, 0]
+
+
+class Addresses(NamedTuple):
+    """Address and strides in bytes of every memory; see `program.CONSTANT` for their order."""
+
+    pointers: npt.NDArray[np.int64]  # (S,), or (B, S) for each row
+    strides: npt.NDArray[np.int64]  # (S, 3), or (B, S, 3)
 
 
 def _advance(
     program: Program,
     tokens: Tensor,
-    state: State,
-    result: Tensor,
+    where: Addresses,
     choices: Choices,
     noise: npt.NDArray[np.float64],
     rules: npt.NDArray[np.float64],
@@ -193,7 +243,7 @@ def _advance(
         program.values,
         program.memories,
         program.offsets,
-        *_addresses(result, state),
+        *where,
         program.working_size,
         NONE if program.positions == NONE else FIRST_STATE + program.positions,
         program.sequential,
@@ -210,17 +260,28 @@ def _advance(
     advance(*arguments)
 
 
-def _addresses(result: Tensor, state: State) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Address and strides in bytes of every memory; see `program.CONSTANT` for their order."""
-    memories = [result, *tensors(state)]
-    pointers = np.zeros(RESULT + len(memories), dtype=np.int64)
-    strides = np.zeros((RESULT + len(memories), 3), dtype=np.int64)
-    for index, tensor in enumerate(memories, start=RESULT):
+def _of_batch(result: Tensor, state: State) -> Addresses:
+    """The memories of a batch whose rows share a state."""
+    pointers, strides = _of_rows([result, *tensors(state)], len(result))
+    return Addresses(np.pad(pointers, ((0, 0), (RESULT, 0))), np.pad(strides, ((0, 0), (RESULT, 0), (0, 0))))
+
+
+def _of_rows(memories: Sequence[Tensor], rows: int) -> Addresses:
+    """The memories of each row, in tensors with the batch as first axis."""
+    pointers, strides = _addresses(memories)
+    offsets = np.arange(rows)[:, None] * strides[None, :, 0]
+    return Addresses(pointers + offsets, np.ascontiguousarray(np.broadcast_to(strides, (rows, *strides.shape))))
+
+
+def _addresses(memories: Sequence[Tensor]) -> Addresses:
+    pointers = np.zeros(len(memories), dtype=np.int64)
+    strides = np.zeros((len(memories), 3), dtype=np.int64)
+    for index, tensor in enumerate(memories):
         pointers[index] = tensor.data_ptr()
         size = tensor.element_size()
         for axis, stride in enumerate(tensor.stride()[:3]):
             strides[index, axis] = stride * size
-    return pointers, strides
+    return Addresses(pointers, strides)
 
 
 LIKE = {torch.float32: np.zeros(1, dtype=np.float32), torch.float64: np.zeros(1, dtype=np.float64)}

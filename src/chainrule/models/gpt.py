@@ -34,6 +34,7 @@ from chainrule.nn.attention import (
     CausalAttention,
     RecordingCausalAttention,
     cache_index,
+    grow_cache,
     new_caches,
     require_heads,
 )
@@ -41,6 +42,8 @@ from chainrule.nn.dropout import apply_dropout
 from chainrule.nn.layers import LayerNorm, Projection, rms_norm, squared_relu
 from chainrule.nn.positions import Rotary, Rotation, require_pairs
 from chainrule.types import Batch, Sequences, State
+
+INITIAL_CAPACITY = 64  # of the caches of a new state; see `nn.attention.grow_cache`
 
 
 class GPTConfig(ModelConfig):
@@ -89,7 +92,7 @@ class GPTConfig(ModelConfig):
 
 
 class GPTState(NamedTuple):
-    """Key-value caches with the capacity of the context, a tensor for each layer."""
+    """Key-value caches that grow with the text up to the context, a tensor for each layer."""
 
     keys: tuple[Tensor, ...]  # (B, H, C, D/H) each
     values: tuple[Tensor, ...]
@@ -154,14 +157,14 @@ class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable, Shardable):
     def initial(self, source: Sequences | None, batch_size: int) -> GPTState:
         config = self.config
         like = next(self.tokens.parameters())
-        shape = (batch_size, config.heads, config.context, config.head_width)
+        shape = (batch_size, config.heads, min(INITIAL_CAPACITY, config.context), config.head_width)
         keys, values = new_caches(like, config.layers, shape)
         return GPTState(keys, values, torch.zeros(batch_size, dtype=torch.int64, device=like.device))
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
-        keys, values, positions = cast(GPTState, state)
+        positions = cast(GPTState, state).positions
         here = cache_index(positions, tokens.shape[1])
-        self.require_room(here.end)
+        keys, values, _ = self._grown(cast(GPTState, state), here.end)
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
             keys, values = tuple(k.clone() for k in keys), tuple(v.clone() for v in values)
         attends = [CachedAttention(k, v, here) for k, v in zip(keys, values, strict=True)]
@@ -174,8 +177,18 @@ class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable, Shardable):
         return kept._replace(positions=kept.positions - counts)
 
     def make_room(self, state: State, count: int) -> State:
-        self.require_room(int(cast(GPTState, state).positions.max()) + count)
-        return state
+        before = cast(GPTState, state)
+        return self._grown(before, int(before.positions.max()) + count)
+
+    def _grown(self, state: GPTState, end: int) -> GPTState:
+        """The state with room for positions up to `end`: the same one if it has it."""
+        self.require_room(end)
+        if end <= state.keys[0].shape[2]:
+            return state
+        keys, values = (
+            tuple(grow_cache(cache, end, self.context) for cache in caches) for caches in (state.keys, state.values)
+        )
+        return GPTState(keys, values, state.positions)
 
     def describe_step(self, program: ProgramBuilder) -> None:
         layers = self.config.layers

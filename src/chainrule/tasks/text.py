@@ -284,11 +284,11 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
                 num=num,
                 eos=self.tokenizer.eos,
                 suppress=self.suppressed,
-                stop=self._stop_condition(stop),
+                stop=self.stop_condition(stop),
                 progress=functools.partial(report, done),
                 **options,
             )
-            yield from (self._finished_text(one, stop)._replace(prompt=prompt) for one in found)
+            yield from (self.finished_text(one, stop)._replace(prompt=prompt) for one in found)
 
     def _sampled(
         self,
@@ -310,7 +310,7 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
             seeds=range(seed, seed + len(rows)),
             eos=self.tokenizer.eos,
             suppress=self.suppressed,
-            stop=self._stop_condition(stop),
+            stop=self.stop_condition(stop),
             draft=draft,
         )
         return self._finished_texts(steps, len(rows), stop, show)
@@ -332,7 +332,7 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
                     rows[token.row].append(token.id)
                 done = None
                 if token.finished is not None:
-                    done = self._finished_text(Generation(rows[token.row], log_probs[token.row], token.finished), stop)
+                    done = self.finished_text(Generation(rows[token.row], log_probs[token.row], token.finished), stop)
                 if show is not None and token.row == 0:
                     shown = self._show(rows[0], done, shown, show, stop)
                 if done is not None:
@@ -405,21 +405,23 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
                     f"{'the prompt' if len(prompts) == 1 else f'prompt {number:,}'} has tokens that are not in the "
                     f"vocabulary, in {named}; remove them, or read them as <unk> with --allow-unknown"
                 )
-        return [self._in_model_order(ids) for ids in rows]
+        return [self.in_model_order(ids) for ids in rows]
 
-    def _finished_text(self, generation: Generation, stop: Sequence[str]) -> GeneratedText:
-        text = self.tokenizer.decode(self._in_model_order(generation.ids))
+    def finished_text(self, generation: Generation, stop: Sequence[str]) -> GeneratedText:
+        """The text of generated ids, up to a stop string."""
+        text = self.tokenizer.decode(self.in_model_order(generation.ids))
         if is_right_to_left(self.model):
             text = text[max((text.rindex(one) + len(one) for one in stop if one in text), default=0) :]
         else:
             text = text[: min((text.index(one) for one in stop if one in text), default=len(text))]
         return GeneratedText(text, generation.log_prob, len(generation.ids), generation.finished)
 
-    def _in_model_order(self, ids: list[int]) -> list[int]:
+    def in_model_order(self, ids: list[int]) -> list[int]:
         """From the order of the text to that of the model, or back."""
         return ids[::-1] if is_right_to_left(self.model) else ids
 
-    def _stop_condition(self, stop: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+    def stop_condition(self, stop: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+        """Whether generated ids contain one of the stop strings."""
         if not stop:
             return None
         if not all(stop):
@@ -428,7 +430,7 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
 
         def done(ids: Sequence[int]) -> bool:
             # A token is at least a byte, a character at most four: the tail is long enough for any stop string.
-            tail = self.tokenizer.decode(self._in_model_order(list(ids[-4 * longest - 4 :])))
+            tail = self.tokenizer.decode(self.in_model_order(list(ids[-4 * longest - 4 :])))
             return any(one in tail for one in stop)
 
         return done
