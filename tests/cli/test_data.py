@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chainrule.config import DataConfig
+from chainrule.data.overview import file_facts, overview
 from tests.conftest import Command
 
 
@@ -108,3 +110,17 @@ def test_mistakes_are_one_line(chainrule: Command, arguments: tuple[str, ...], m
     outcome = chainrule("data", *arguments)
     assert outcome.code == 2
     assert message in outcome.err
+
+
+def test_every_pass_over_the_text_shows_progress(text_file: Path) -> None:
+    stages: dict[str, list[float]] = {}
+
+    def progress(stage: str, done: int, total: int) -> None:
+        stages.setdefault(stage, []).append(done / total)
+
+    config = DataConfig(train=str(text_file))
+    file_facts(config, "text", progress)
+    overview(config, "chars", "text", progress)
+    for stage in ("bytes", "characters", "duplicates"):
+        assert stages[stage] == sorted(stages[stage])
+        assert stages[stage][-1] == pytest.approx(1, abs=0.01)

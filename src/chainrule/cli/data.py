@@ -54,9 +54,10 @@ def data(
 
     config = _config(data, source, valid, set_ or [])
     chosen = task or recognise_task(config)
-    facts = file_facts(config, chosen)
     reporter = console_reporter(errors, announce_after=1.0)
+    facts = {}
     try:
+        facts = file_facts(config, chosen, reporter.preparing)
         found = overview(config, tokenizer, chosen, reporter.preparing)
     except DataError:
         if not json and facts:

@@ -5,6 +5,7 @@ An overview is a tree of plain values: facts, then tables of counts by split, la
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from chainrule.data.parallel import prepare_pairs
 from chainrule.data.recognition import DATA_TASKS, recognise_task
 from chainrule.data.source import TextSource
 from chainrule.data.squad import read_squad
-from chainrule.data.survey import count_text, length_range, odd_bytes, repeated
+from chainrule.data.survey import count_text, length_range, odd_bytes, repeated, watched
 from chainrule.data.text import FileSource, find_files, open_source
 from chainrule.errors import ConfigError, nearest
 from chainrule.tokenizers import Tokenizer, train_tokenizer
@@ -49,7 +50,7 @@ def overview(config: DataConfig, tokenizer: str, task: str | None = None, progre
     return {"data": config.train, "task": chosen, **describe[chosen](config, tokenizer, progress)}
 
 
-def file_facts(config: DataConfig, task: str) -> Overview:
+def file_facts(config: DataConfig, task: str, progress: Report | None = None) -> Overview:
     """Return the number and size of the files of text, and what is odd in their bytes, readable or not."""
     specs = [spec for spec in (config.source, config.train) if spec is not None]
     if task == "images" or any(spec.startswith(("builtin:", "hub:")) for spec in specs):
@@ -57,7 +58,7 @@ def file_facts(config: DataConfig, task: str) -> Overview:
     paths = [path for spec in specs if not Path(spec).is_dir() or task == "text" for path in find_files(spec)[0]]
     paths = [path for path in paths if path.suffix != ".parquet"]
     size = sum(path.stat().st_size for path in paths)
-    return {"files": len(paths), "file_size": size, **odd_bytes(paths)} if paths else {}
+    return {"files": len(paths), "file_size": size, **odd_bytes(paths, _stage(progress, "bytes"))} if paths else {}
 
 
 # Tasks
@@ -70,18 +71,20 @@ def _text(config: DataConfig, tokenizer: str, progress: Report | None) -> Overvi
     given = {name: spec for name, spec in (("validation", config.valid), ("test", config.test)) if spec is not None}
     parts = cut_off(source, config, list(given), cache=None, progress=None)
     sources: dict[str, TextSource] = {name: open_source(spec, config) for name, spec in given.items()}
-    notes = list(prepared.warnings)
+    notes, duplicates = list(prepared.warnings), _stage(progress, "duplicates")
+    characters = sum(one.characters for one in (prepared.train, prepared.valid, prepared.test) if one is not None)
     for split in ("validation", "test"):
         if split in given or split in parts:
-            held_out = (sources.get(split, source), parts.get(split))
-            same, total = repeated((source, parts.get("training")), held_out)
+            held_out = sources.get(split, source).pieces(parts.get(split))
+            training = watched(source.pieces(parts.get("training")), prepared.train.characters, duplicates)
+            same, total = repeated(training, held_out, source.unit)
             what = "documents" if source.unit == "documents" else "long lines"
             if same:
                 notes.append(f"{same:,} of {total:,} {what} of the {split} data are training data, too")
     return {
         "format": source.form if isinstance(source, FileSource) else "text",
         "read_as": "documents, one per line or record" if source.unit == "documents" else "one stream of text",
-        "counts": count_text(source.pieces(), source.unit),
+        "counts": count_text(watched(source.pieces(), characters, _stage(progress, "characters")), source.unit),
         "splits": _text_splits(prepared),
         "tokenizer": _tokenizer_facts(tokenizer, prepared.tokenizer, prepared.train),
         "sample": _pieces(prepared.tokenizer, prepared.train),
@@ -184,6 +187,11 @@ def _images(config: DataConfig, tokenizer: str, progress: Report | None) -> Over
 
 
 # Parts of an overview
+
+
+def _stage(progress: Report | None, name: str) -> Callable[[int, int], None] | None:
+    """The progress of one stage."""
+    return None if progress is None else functools.partial(progress, name)
 
 
 def _text_splits(prepared: Prepared) -> dict[str, dict[str, Any]]:

@@ -6,15 +6,13 @@ import codecs
 import hashlib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from chainrule.data.compression import open_bytes
 from chainrule.data.encoding import wide_encoding
-from chainrule.data.source import TextSource
-from chainrule.data.splits import Part
 
 CHUNK = 1 << 20  # bytes read at a time
 SHORTEST_LINE = 20  # characters of a line of a stream whose repetition says something
@@ -22,10 +20,14 @@ KEPT_CONTROLS = "\t\n\r"
 LISTED = 8  # kinds of odd characters that are named
 
 
-def odd_bytes(paths: Iterable[Path]) -> dict[str, int | str]:
-    """Return what is unusual in the bytes of text files: encoding, byte order marks, NUL, what is not UTF-8."""
+def odd_bytes(paths: Sequence[Path], progress: Callable[[int, int], None] | None = None) -> dict[str, int | str]:
+    """Return what is unusual in the bytes of text files: encoding, byte order marks, NUL, what is not UTF-8.
+
+    `progress` is called with the bytes read so far, decompressed, and the size of the files.
+    """
     found: Counter[str] = Counter()
     encoding = "UTF-8"
+    size, read = sum(path.stat().st_size for path in paths), 0
     for path in paths:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with open_bytes(path) as file:
@@ -34,6 +36,9 @@ def odd_bytes(paths: Iterable[Path]) -> dict[str, int | str]:
             encoding = wide_encoding(start) or encoding
             while data:
                 following = file.read(CHUNK)
+                read += len(data)
+                if progress is not None:
+                    progress(min(read, size), size)
                 found["NUL_bytes"] += data.count(0)
                 text = decoder.decode(data, final=not following)
                 if "\ufffd" in text:
@@ -63,6 +68,16 @@ def count_text(pieces: Iterable[str], unit: str) -> dict[str, Any]:
     return result | {name: count for name, count in _odd_characters(characters).items() if count}
 
 
+def watched(pieces: Iterable[str], total: int, progress: Callable[[int, int], None] | None) -> Iterator[str]:
+    """Yield the pieces of a text of so many characters, and report how many have been read."""
+    read = 0
+    for piece in pieces:
+        yield piece
+        read += len(piece)
+        if progress is not None:
+            progress(min(read, total), total)
+
+
 def length_range(lengths: Sequence[int]) -> dict[str, float]:
     """Return the shortest, median and longest of some lengths."""
     return {"shortest": min(lengths), "median": median(lengths), "longest": max(lengths)}
@@ -84,22 +99,22 @@ def _name(character: str) -> str:
     return f"{name.lower()} ({code})" if name else code
 
 
-def repeated(training: tuple[TextSource, Part | None], held_out: tuple[TextSource, Part | None]) -> tuple[int, int]:
+def repeated(training: Iterable[str], held_out: Iterable[str], unit: str) -> tuple[int, int]:
     """Return how many documents or long lines of held-out data are training data as well, and how many there are."""
-    wanted = [_mark(text) for text in _units(*held_out)]
+    wanted = [_mark(text) for text in _units(held_out, unit)]
     missing = set(wanted)
     known: set[bytes] = set()
-    for text in _units(*training):
+    for text in _units(training, unit):
         if (mark := _mark(text)) in missing:
             known.add(mark)
     return sum(mark in known for mark in wanted), len(wanted)
 
 
-def _units(source: TextSource, part: Part | None) -> Iterator[str]:
-    if source.unit == "documents":
-        yield from source.pieces(part)
+def _units(pieces: Iterable[str], unit: str) -> Iterator[str]:
+    if unit == "documents":
+        yield from pieces
         return
-    for piece in source.pieces(part):
+    for piece in pieces:
         yield from (line for line in piece.split("\n") if len(line) >= SHORTEST_LINE)
 
 
