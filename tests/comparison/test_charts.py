@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from chainrule.comparison.charts import budget_chart, learning_curves, speed_chart
-from chainrule.comparison.results import BudgetCurve, ComparisonResults
+from chainrule.comparison.report import render_curve
+from chainrule.comparison.results import BudgetCurve, ComparisonResults, MetricColumn
 from chainrule.reports.charts import FONT, NARROW, WIDE, ChartFrame, Styles, series_styles
 from chainrule.reports.labels import text_box
 
@@ -48,3 +49,15 @@ def test_bands_name_the_best_model_of_each_range_of_budgets(budget_curve: Budget
     assert (chart.bands[0].left, chart.bands[-1].right) == (chart.area.left, chart.area.right)
     assert all(one.right == two.left for one, two in itertools.pairwise(chart.bands))
     assert sum(mark.name == "self_regressive" for mark in chart.marks) == 5  # failed at one budget
+
+
+def test_the_budget_curve_of_labels_shows_their_metric(budget_curve: BudgetCurve) -> None:
+    accuracy = MetricColumn(key="accuracy", name="accuracy", digits=2)
+    values: dict[str, list[float | None]] = {"words": [0.5, 0.75], "attentive_conv": [None, 0.91]}
+    curve = budget_curve.model_copy(
+        update={"minutes": [1.0, 2.0], "metric": accuracy, "metric_values": values, "leaders": list(values)}
+    )
+    page = render_curve(curve)
+    assert "accuracy, higher is better" in page
+    assert "<b>0.91</b>" in page
+    assert "bits per" not in page.lower()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from chainrule import load
+from chainrule.cli.compare import show
 from chainrule.comparison.compare import compare
 from chainrule.comparison.folder import ComparisonFolder
 from chainrule.data.parallel import pairs_as_text
@@ -88,6 +89,35 @@ def test_bleu_of_the_table_is_that_of_the_translations_of_the_run(finished):
     scores = corpus_scores(ours, [pair.target for pair in held_out])
     assert row.metrics["bleu"].value == pytest.approx(scores["bleu"])
     assert row.metrics["chrf"].value == pytest.approx(scores["chrf"])
+
+
+def test_a_model_that_was_not_finished_is_not_said_to_have_learned(finished, pairs, tmp_path):
+    """The job of the taught model ends at its first validation: accuracy is not measured for translations."""
+    results = compare(
+        str(pairs),
+        out=tmp_path / "out",
+        families=["seq2seq", "nonautoregressive"],
+        tokens=300,
+        tokenizer="words",
+        overrides=[*SMALL[:2], *SMALL[3:], "nonautoregressive.train.best_by=accuracy"],
+        progress=False,
+    )
+    assert [failure.name for failure in results.failures] == ["nonautoregressive"]
+    assert not any("learned from" in note for note in results.notes)
+
+
+def test_the_table_of_all_models_fits_into_100_columns(finished, capsys, monkeypatch):
+    results, out = finished
+    wide = [
+        row.model_copy(update={"name": "autoregressive_transformer", "train_tokens_per_second": 123456.0})
+        for row in results.rows
+    ]
+    monkeypatch.setenv("COLUMNS", "300")  # wider, so that nothing is cut
+    show(results.model_copy(update={"rows": wide}), out)
+    lines = capsys.readouterr().out.splitlines()
+    table = [line.rstrip() for line in lines if line.startswith("autoregressive_transformer")]
+    assert len(table) == len(wide)
+    assert max(map(len, table)) <= 100
 
 
 def test_the_report_says_how_translations_were_measured(finished):

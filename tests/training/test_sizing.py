@@ -9,9 +9,10 @@ import pytest
 
 import chainrule
 from chainrule.families import FAMILIES
+from chainrule.tasks.pair_comparison import PairComparison
 from chainrule.tasks.text import TextComparison
 from chainrule.training.progress import Reporter
-from chainrule.training.sizing import dropout_for, parameter_count, shape_for, sizes_for_minutes
+from chainrule.training.sizing import dropout_for, parameter_count, shape_for, sizes_for_examples, sizes_for_minutes
 
 SIZES = {"vocabulary": 65}
 
@@ -108,3 +109,33 @@ def test_budgets_that_are_not_of_time_give_the_same_model_on_every_machine(text_
     run, notes = trained(text_file, tmp_path / "run", tokens=10, overrides=["model.layers=1", "train.batch_tokens=64"])
     assert run.config.model["width"] == FAMILIES["gpt"].Config(vocabulary=65).width
     assert notes == []
+
+
+PAIRS = {"vocabulary": 300, "source_vocabulary": 300}
+
+
+@pytest.mark.parametrize("name", PairComparison.families())
+def test_a_larger_budget_gives_a_wider_translation_model_whose_context_stays(name: str) -> None:
+    entry = PairComparison.known_entries()[name]
+    chosen = [
+        sizes_for_examples(
+            entry.family, PAIRS, train_tokens=10**6, operations=operations, model=entry.model, train=entry.train
+        )
+        for operations in (1e10, 1e15)
+    ]
+    assert chosen[0].model["width"] < chosen[1].model["width"]
+    assert chosen[0].train["batch_tokens"] <= chosen[1].train["batch_tokens"]
+    assert all("context" not in one.model for one in chosen)
+
+
+def test_the_encoder_of_a_classifier_is_sized_unless_it_only_looks_words_up_or_was_trained_before() -> None:
+    known = {"vocabulary": 2, "source_vocabulary": 20_000}
+
+    def sized(**model: Any) -> dict[str, Any]:
+        chosen = sizes_for_examples("classifier", known, train_tokens=10**5, operations=1e10, model=model, train={})
+        return chosen.model
+
+    assert sized(encoder="attentive_conv")["embedding"] < 128
+    assert "embedding" not in sized()
+    assert sized(features="models/bert") == {"features": "models/bert"}
+    assert sized(encoder="attentive_conv", embedding=64)["embedding"] == 64

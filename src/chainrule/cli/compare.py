@@ -184,16 +184,12 @@ def _marked(row: ComparisonRow) -> str:
 
 
 def _columns(results: ComparisonResults) -> list[str]:
-    """The columns of the table after the name: metrics of the task with their intervals, or bits with theirs."""
+    """The columns of the table after the name, which fit into 100: the deciding metric has its interval."""
     quality = "perplexity" if results.tokens_per_image is None else "nats/image"
     costs = ["training\ntokens/s", f"decoding\n{results.speed_unit}/s", "memory\nMB"]
     if results.metrics:
-        return [
-            *(name for one in results.metrics for name in (one.name, "95 %")),
-            f"bits/{results.unit}",
-            "size",
-            *costs,
-        ]
+        first, *others = (one.name for one in results.metrics)
+        return [first, "95 %", *others, f"bits/\n{results.unit}", "size", *costs]
     return ["size", f"bits/{results.unit}", "95 %", quality, *costs]
 
 
@@ -204,12 +200,8 @@ def _cells(row: ComparisonRow, results: ComparisonResults) -> list[str]:
     parameters = f"{row.parameters / 1e6:.2f}M"
     costs = [f"{row.train_tokens_per_second:,.0f}", f"{row.speed:,.0f}", f"{row.memory_bytes / 1e6:,.0f}"]
     if results.metrics:
-        found = [
-            cell
-            for one in results.metrics
-            for cell in (f"{row.metrics[one.key].value:.{one.digits}f}", shown_interval(row, one))
-        ]
-        return [*found, f"{row.bits_per_byte:.3f}", parameters, *costs]
+        first, *others = (f"{row.metrics[one.key].value:.{one.digits}f}" for one in results.metrics)
+        return [first, shown_interval(row, results.metrics[0]), *others, f"{row.bits_per_byte:.3f}", parameters, *costs]
     low, high = row.interval
     quality = f"{row.nats_per_token * size if size else row.perplexity:,.2f}"
     return [parameters, f"{row.bits_per_byte:.4f}", f"{low:.3f}–{high:.3f}", quality, *costs]

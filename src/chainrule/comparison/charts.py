@@ -141,11 +141,11 @@ def _quality_chart(
 
 
 def budget_chart(curve: BudgetCurve, styles: Styles, frame: ChartFrame) -> Chart:
-    """Bits per byte against the budget, above a band that names the best model at each budget."""
+    """Bits per byte, or the metric of the task, against the budget; a band names the best model at each budget."""
     area = frame.area
     known = {
         name: [(minutes, bits) for minutes, bits in zip(curve.minutes, series, strict=True) if bits is not None]
-        for name, series in curve.bits_per_byte.items()
+        for name, series in curve.values.items()
     }
     known = {name: series for name, series in known.items() if series}
     low, high = around(curve.minutes, log=True, margin=0.06)
@@ -157,13 +157,19 @@ def budget_chart(curve: BudgetCurve, styles: Styles, frame: ChartFrame) -> Chart
         x_ticks=x.ticks(curve.minutes, lambda minutes: formatting.duration(minutes * 60)),
         y_ticks=y.ticks(round_numbers(bottom, top), formatting.plain),
         x_title="budget of the whole comparison (log scale)",
-        y_title=f"bits per {curve.unit}, lower is better",
+        y_title=f"{curve.quantity}, {'lower' if curve.metric is None else 'higher'} is better",
         lines=[
             Line(name, styles[name], path([(x(minutes), y(bits)) for minutes, bits in series]))
             for name, series in known.items()
         ],
         marks=[
-            Mark(name, styles[name], x(minutes), y(bits), f"{name}: {bits:.3f} bits/{curve.unit} in {minutes:g} min")
+            Mark(
+                name,
+                styles[name],
+                x(minutes),
+                y(bits),
+                f"{name}: {curve.quantity} {curve.shown(bits)} in {minutes:g} min",
+            )
             for name, series in known.items()
             for minutes, bits in series
         ],
@@ -172,6 +178,11 @@ def budget_chart(curve: BudgetCurve, styles: Styles, frame: ChartFrame) -> Chart
         ),
         bands=_leader_bands(curve, x, styles),
     )
+
+
+def _worded(curve: BudgetCurve, value: float) -> str:
+    unit = f"{curve.shown(value)} bits/{curve.unit}"
+    return unit if curve.metric is None else f"{curve.quantity} {curve.shown(value)}"
 
 
 def _leader_bands(curve: BudgetCurve, x: Scale, styles: Styles) -> list[Band]:

@@ -143,12 +143,15 @@ def budget_curve(
         for budget in budgets
     ]
     names = list(dict.fromkeys(row.name for results in reversed(found) for row in results.rows))
+    metric = found[-1].metrics[0] if found[-1].metrics else None
     curve = BudgetCurve(
         data=data,
         command=settings.get("command", ""),
         unit=found[-1].unit,
         minutes=budgets,
         bits_per_byte={name: [_bits(results, name) for results in found] for name in names},
+        metric=metric,
+        metric_values={name: [_value(one, name, metric.key) for one in found] for name in names if metric},
         leaders=[results.best for results in found],
         recommendation=_best_families(budgets, found),
     )
@@ -159,6 +162,10 @@ def budget_curve(
 
 def _bits(results: ComparisonResults, name: str) -> float | None:
     return next((row.bits_per_byte for row in results.rows if row.name == name), None)
+
+
+def _value(results: ComparisonResults, name: str, key: str) -> float | None:
+    return next((row.metrics[key].value for row in results.rows if row.name == name), None)
 
 
 def _best_families(budgets: Sequence[float], found: Sequence[ComparisonResults]) -> str:

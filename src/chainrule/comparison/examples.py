@@ -71,16 +71,23 @@ class ComparisonOfExamples(RunningComparison):
             later = each * math.ceil(len(taught) / self.plan.workers)
         failures = runner.run(later=later)
         waiting = [job.name for job in taught if self.folder.job_result(job.name) is None]
+        lesson = ""
         if waiting and not any(job.data for job in taught):
-            self._teach(runner, waiting, later)
-        return failures + runner.run(taught=True)
+            lesson = self._teach(runner, waiting, later)
+        failures += runner.run(taught=True)
+        learned = [name for name in waiting if self.folder.job_result(name) is not None]
+        if lesson and learned:  # a model that was not finished in time has learned nothing that is shown
+            self.notes.append(f"{listed(learned)} learned from {lesson}")
+        return failures
 
-    def _teach(self, runner: JobRunner, names: Sequence[str], later: float) -> None:
-        """Let the best model so far translate the training data for these models, in a part of their time."""
+    def _teach(self, runner: JobRunner, names: Sequence[str], later: float) -> str:
+        """Let the best model so far translate the training data for these models, in a part of their time.
+
+        Returns what they learn from.
+        """
         teacher = self._teacher()
         if teacher is None:
-            self.notes.append(f"no other model was compared, so {listed(names)} learned from the references")
-            return
+            return "the references, because no other model was compared"
         result = self.folder.job_result(teacher)
         assert result is not None
         pairs, part = None, Deadline()
@@ -90,8 +97,7 @@ class ComparisonOfExamples(RunningComparison):
             assert self.task.train.offsets is not None
             pairs = affordable if affordable < len(self.task.train.offsets) - 1 else None
             if affordable < 1:
-                self.notes.append(f"there was no time for a teacher: {listed(names)} learned from the references")
-                return
+                return "the references, because there was no time for a teacher"
         settings = {"distil_from": str(self.folder.run(teacher)), **({} if pairs is None else {"distil_pairs": pairs})}
         self._use_data(runner, names, settings)
         began = time.monotonic()
@@ -99,13 +105,10 @@ class ComparisonOfExamples(RunningComparison):
         limit = Deadline() if pairs is None and self.plan.schedule is None else part.after(2 * part.remaining)
         if not runner.distil(names[0], limit):
             self._use_data(runner, names, {})
-            self.notes.append(f"{teacher} was too slow as a teacher: {listed(names)} learned from the references")
-            return
+            return f"the references, because {teacher} was too slow as a teacher"
         which = "all training pairs" if pairs is None else f"the first {pairs:,} training pairs"
-        self.notes.append(
-            f"{listed(names)} learned from the translations of {teacher}: {which}, for which it took "
-            f"{time.monotonic() - began:.0f} s of their time"
-        )
+        took = f"{time.monotonic() - began:.0f} s of their time"
+        return f"the translations of {teacher}: {which}, for which it took {took}"
 
     def _use_data(self, runner: JobRunner, names: Sequence[str], settings: dict[str, Any]) -> None:
         jobs = [job.model_copy(update={"data": settings}) if job.name in names else job for job in self.plan.jobs]

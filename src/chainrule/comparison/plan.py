@@ -17,9 +17,9 @@ from chainrule.interface.base import CountModel, NeuralModel
 from chainrule.interface.conditional import ParallelModel
 from chainrule.reports.formatting import duration
 from chainrule.tasks import COMPARISONS
-from chainrule.tasks.comparing import OWN_SPLIT, ComparisonData, Entry
+from chainrule.tasks.comparing import OWN_SPLIT, ComparisonData, Entry, ExampleComparison
 from chainrule.tasks.sequences import SequenceComparison
-from chainrule.training.sizing import operations_per_second, sizes_for
+from chainrule.training.sizing import operations_per_second, sizes_for, sizes_for_examples
 
 TEST_FRACTION = 0.1  # of the data, for the metrics, unless the user gives a validation or test file
 VALID_FRACTION = 0.05  # of the training data, for early stopping and for fitting mixture gates
@@ -91,30 +91,60 @@ def make_plan(
         workers=workers,
         task=task.task,
         schedule=None if training is None else Schedule(training=training),
-        jobs=make_jobs(
-            list(entries),
-            train_tokens=len(task.train),
-            model_settings=task.model_settings,
+        jobs=_jobs(
+            entries,
+            task,
             operations=None if training is None else training * operations_per_second(threads),
             tokens=tokens,
             chosen=chosen,
-        )
-        if isinstance(task, SequenceComparison)
-        else [entry_job(name, entry, chosen.get(name, {})) for name, entry in entries.items()],
+        ),
         **settings,
     )
 
 
-def entry_job(name: str, entry: Entry, given: Mapping[str, Any]) -> Job:
-    """The job of a model at the default size of its family, or with the settings of the user."""
-    return Job(
-        name=name,
-        family=entry.family,
-        summary=entry.summary,
-        taught=entry.taught,
-        model={**entry.model, **given.get("model", {})},
-        train={**entry.train, **given.get("train", {})},
-    )
+def _jobs(
+    entries: Mapping[str, Entry],
+    task: ComparisonData,
+    *,
+    operations: float | None,
+    tokens: int | None,
+    chosen: Mapping[str, Mapping[str, Any]],
+) -> list[Job]:
+    """A job per model, its size chosen for the budget and the data."""
+    train_tokens = len(task.train)
+    if isinstance(task, SequenceComparison):
+        return make_jobs(
+            list(entries),
+            train_tokens=train_tokens,
+            model_settings=task.model_settings,
+            operations=operations,
+            tokens=tokens,
+            chosen=chosen,
+        )
+    assert isinstance(task, ExampleComparison)
+    jobs = []
+    for name, entry in entries.items():
+        given = chosen.get(name, {})
+        sizes = sizes_for_examples(
+            entry.family,
+            task.model_settings,
+            train_tokens=task.train_tokens,
+            operations=operations,
+            tokens=tokens,
+            model={**entry.model, **given.get("model", {})},
+            train={**entry.train, **given.get("train", {})},
+        )
+        jobs.append(
+            Job(
+                name=name,
+                family=entry.family,
+                summary=entry.summary,
+                taught=entry.taught,
+                model=sizes.model,
+                train=sizes.train,
+            )
+        )
+    return jobs
 
 
 def split_config(

@@ -65,7 +65,7 @@ def render(results: ComparisonResults) -> str:
 
 def render_curve(curve: BudgetCurve) -> str:
     """The report of a comparison at several budgets, as HTML."""
-    styles = series_styles({name: name for name in curve.bits_per_byte})
+    styles = series_styles({name: name for name in curve.values})
     wide, narrow = replace(WIDE, height=480), replace(NARROW, height=380)
     charts = responsive(partial(budget_chart, curve, styles), wide, narrow)
     return render_page(PACKAGE, "curve.html.j2", curve=curve, styles=styles, charts=charts)

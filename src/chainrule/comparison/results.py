@@ -161,5 +161,20 @@ class BudgetCurve(Settings):
     bits_per_byte: dict[str, list[float | None]] = Field(
         description="row name -> bits per byte at each budget; None where the family failed"
     )
+    metric: MetricColumn | None = Field(None, description="the deciding metric of labels and pairs; none: bits")
+    metric_values: dict[str, list[float | None]] = Field({}, description="the same for this metric")
     leaders: list[str] = Field(description="the best row at each budget")
     recommendation: str
+
+    @property
+    def values(self) -> dict[str, list[float | None]]:
+        """What the models are ranked by."""
+        return self.bits_per_byte if self.metric is None else self.metric_values
+
+    @property
+    def quantity(self) -> str:
+        """The name of these values."""
+        return f"bits per {self.unit}" if self.metric is None else self.metric.name
+
+    def shown(self, value: float) -> str:
+        return f"{value:.{3 if self.metric is None else self.metric.digits}f}"

@@ -41,6 +41,7 @@ MAX_GATE_TOKENS = 1 << 16  # of the validation data, for fitting caches and gate
 MAX_PART_TOKENS = 1 << 14  # of them, for choosing the parts of the mixture
 READINGS = 2.5  # of the examples by each job: before training and before scoring, beside other jobs
 REPORT_FRACTION, REPORT_SECONDS = 0.15, 12.0  # for bootstrap intervals and the report of labels and translations
+VALIDATED_PER_SECOND, MIN_VALIDATED = 100, 256  # tokens of a validation, by the seconds of training
 MIN_TRAINING = 1.0  # second
 MIN_PROCESSOR_SECONDS = 1.5  # of training; with less for each, fewer families are trained
 
@@ -203,6 +204,7 @@ def example_schedule(
         training=max(MIN_TRAINING, job - scoring),
         scoring={name: scoring for names in phases for name in names},
         after=after,
+        part_tokens=max(MIN_VALIDATED, int(VALIDATED_PER_SECOND * (job - scoring))),
     )
 
 

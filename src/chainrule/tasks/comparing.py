@@ -107,6 +107,8 @@ class ExampleComparison(ComparisonData):
     metric_names: ClassVar[tuple[str, ...]]  # as the report writes them, the deciding one first
     activity: ClassVar[str]  # what the best model does best: "labels these texts"
     scoring_fraction: ClassVar[float]  # of the time of a model, for scoring and predicting
+    model_settings: Mapping[str, Any]  # that follow from the data: vocabulary sizes
+    train_tokens: int  # that a model reads in an epoch, those of the texts included
 
     @classmethod
     def default_families(cls) -> list[str]:

@@ -52,6 +52,10 @@ class LabelComparison(ExampleComparison):
         prepared = prepare_labelled(self._config, tokenizer)
         self.labels = prepared.labels
         self.vocabulary = len(prepared.labels)
+        self.model_settings = {
+            "vocabulary": self.vocabulary, "source_vocabulary": prepared.tokenizer.vocabulary, "labels": self.labels
+        }  # fmt: skip
+        self.train_tokens = len(prepared.train.source)
         self.train, self.valid = prepared.train.target, prepared.held_out["validation"].target
         self.test = prepared.held_out["test"].target
         self.names = prepared.names

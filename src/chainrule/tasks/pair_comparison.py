@@ -51,6 +51,10 @@ class PairComparison(ExampleComparison):
         prepared = prepare_pairs(config, tokenizer, progress=progress)
         assert prepared.test is not None
         self.vocabulary = prepared.tokenizers.target.vocabulary
+        self.model_settings = {
+            "vocabulary": self.vocabulary, "source_vocabulary": prepared.tokenizers.source.vocabulary
+        }  # fmt: skip
+        self.train_tokens = len(prepared.train.target)
         self.train, self.valid, self.test = prepared.train.target, prepared.valid.target, prepared.test.target
         self.warnings, self.names = prepared.warnings, prepared.names
         self.language = config.target_language or prepared.languages.target or ""

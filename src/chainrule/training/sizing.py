@@ -13,7 +13,7 @@ import torch
 from chainrule.config import TrainConfig
 from chainrule.errors import ConfigError
 from chainrule.families import family
-from chainrule.interface.base import NeuralModel
+from chainrule.interface.base import Trainable
 from chainrule.training.shapes import build_shapes
 
 WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)
@@ -84,6 +84,42 @@ def sizes_for_minutes(
     return Sizes({"dropout": dropout} if dropout and "dropout" not in model else {}, {})
 
 
+def sizes_for_examples(
+    name: str,
+    known: Mapping[str, Any],
+    *,
+    train_tokens: int,
+    operations: float | None,
+    tokens: int | None = None,
+    model: Mapping[str, Any],
+    train: Mapping[str, Any],
+) -> Sizes:
+    """As `sizes_for`, for models of labels and of translations: only what differs from the defaults of the family.
+
+    The context stays, because it limits the length of whole examples. Classifiers keep their dropout, since they soon
+    overfit, and the width of mere word vectors, which cost nothing to look up; a pretrained encoder has its own size.
+    """
+    model, train = dict(model), dict(train)
+    if model.get("features") or model.get("encoder_run"):
+        return Sizes(model, train)
+    fields = family(name).Config.model_fields
+    field = "width" if "width" in fields else "embedding"
+    own = {**known, **model}
+    count = parameter_count(name, own, with_tables=field == "width")
+    seen = float(tokens or 0)
+    if operations is not None and (field == "width" or model.get("encoder") == "attentive_conv"):
+        unsuitable = abs(math.log(count / wanted_parameters(operations))) > math.log(SUITABLE)
+        if unsuitable and field not in model:
+            model = {**shape_for(name, own, operations, field=field), **model}
+            count = parameter_count(name, {**known, **model}, with_tables=field == "width")
+    if operations is not None:
+        seen = operations / 6 / count
+    train.setdefault("batch_tokens", batch_tokens_for(name, seen))
+    if field == "width" and "dropout" in fields:
+        model.setdefault("dropout", dropout_for(seen / train_tokens))
+    return Sizes(model, train)
+
+
 def wanted_parameters(operations: float) -> float:
     """The number of parameters that suits a budget of floating-point operations.
 
@@ -94,13 +130,17 @@ def wanted_parameters(operations: float) -> float:
     return math.sqrt(operations / 6 / TOKENS_PER_PARAMETER)
 
 
-def shape_for(name: str, settings: Mapping[str, Any], operations: float) -> dict[str, int]:
-    """The width that suits a budget, and the layers of a family whose depth follows from its width."""
+def shape_for(name: str, settings: Mapping[str, Any], operations: float, *, field: str = "width") -> dict[str, int]:
+    """The width that suits a budget, and the layers of a family whose depth follows from its width.
+
+    `field` is the setting of the width; tables of a model with another one than "width" are only looked up.
+    """
     wanted, best, least = wanted_parameters(operations), {}, math.inf
     for width in WIDTHS:
-        shape = {"width": width, **_layers(name, settings, width)}
+        shape = {field: width, **_layers(name, settings, width)}
         with contextlib.suppress(ConfigError):  # a width that does not fit the user's settings, such as the heads
-            distance = abs(math.log(parameter_count(name, {**settings, **shape}) / wanted))
+            count = parameter_count(name, {**settings, **shape}, with_tables=field == "width")
+            distance = abs(math.log(count / wanted))
             if distance >= least:  # wider models are only larger
                 break
             best, least = shape, distance
@@ -109,16 +149,20 @@ def shape_for(name: str, settings: Mapping[str, Any], operations: float) -> dict
 
 def _layers(name: str, settings: Mapping[str, Any], width: int) -> dict[str, int]:
     kind = family(name)
-    assert issubclass(kind, NeuralModel)
+    assert issubclass(kind, Trainable)
     if kind.width_per_layer is None or "layers" in settings:
         return {}
     most: int = kind.Config.model_fields["layers"].default
     return {"layers": min(most, max(MIN_LAYERS, round(width / kind.width_per_layer)))}
 
 
-def parameter_count(name: str, settings: Mapping[str, Any]) -> int:
-    """Number of parameters of a model, computed without allocating them."""
-    return sum(parameter.numel() for parameter in build_shapes(name, settings).parameters())
+def parameter_count(name: str, settings: Mapping[str, Any], *, with_tables: bool = True) -> int:
+    """Number of parameters of a model, computed without allocating them; with or without a vector per token."""
+    model = build_shapes(name, settings)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if with_tables or not isinstance(model, Trainable):
+        return count
+    return count - sum(table.numel() for table in model.tables())
 
 
 def operations_per_second(threads: int, seconds: float = 0.3) -> float:
@@ -147,7 +191,7 @@ def dropout_for(epochs: float) -> float:
 def batch_tokens_for(name: str, seen: float) -> int:
     """Tokens per step: the family's default, or fewer if `seen` training tokens would give too few steps."""
     kind = family(name)
-    assert issubclass(kind, NeuralModel)
+    assert issubclass(kind, Trainable)
     default: int = kind.recipe.get("batch_tokens", TrainConfig().batch_tokens)
     wanted = int(2 ** round(math.log2(max(1.0, seen) / MIN_STEPS)))
     return max(MIN_BATCH_TOKENS, min(default, wanted))
