@@ -26,7 +26,7 @@ CONTRAST = """
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
   };
   const texts = [...document.querySelectorAll("main *, .top *, footer *")].filter((element) =>
-    element.checkVisibility() && !element.closest("svg, option, .unseen, noscript")
+    element.checkVisibility({ visibilityProperty: true }) && !element.closest("svg, option, .unseen, noscript")
     && [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()));
   return texts.map((element) => {
     const below = ground(element);

@@ -39,7 +39,7 @@ def make_served(folder: Path) -> Path:
     _image_runs(folder, beside)
     _labelling_runs(folder)
     _report(folder / "comparison")
-    _training(folder / "training", folder / "gpt")
+    start_training(folder, "training")
     return folder
 
 
@@ -121,12 +121,14 @@ def _report(path: Path) -> None:
     (path / "report.html").write_text(REPORT, encoding="utf-8")
 
 
-def _training(path: Path, like: Path) -> None:
-    """A training that has not saved weights yet."""
-    trained = RunFolder(like)
+def start_training(folder: Path, name: str) -> Path:
+    """A training in a served folder that has recorded five steps and has not saved weights yet."""
+    trained = RunFolder(folder / "gpt")
+    path = folder / name
     RunFolder(path).create(trained.config(), trained.tokenizer())
     for step in range(1, 6):
         add_record(path, step)
+    return path
 
 
 def add_record(path: Path, step: int) -> None:

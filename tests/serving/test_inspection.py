@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from chainrule.serving.inspect_text import next_tokens, read
 from chainrule.serving.registry import Registry
 from chainrule.testing.tiny import tiny_model
 from chainrule.types import Batch, Sequences
+from tests.serving.served import start_training
 
 TEXT = "the bird sat on the fire"
 
@@ -266,10 +268,12 @@ def test_reports_are_shown_by_name_and_no_path_reaches_the_files(client: TestCli
         assert answer.status_code == 404, name
 
 
-def test_a_running_training_has_its_curve(client: TestClient) -> None:
-    first = client.get("/api/inspect/trainings").json()[0]
-    assert (first["name"], first["state"]) == ("training", "running")
-    curve = client.get("/api/inspect/trainings/training").json()
+def test_a_running_training_has_its_curve(client: TestClient, served: Path) -> None:
+    start_training(served, "fresh")
+    time.sleep(1.1)  # folders are looked through once a second
+    states = {one["name"]: one["state"] for one in client.get("/api/inspect/trainings").json()}
+    assert (states["fresh"], states["gpt"]) == ("running", "finished")
+    curve = client.get("/api/inspect/trainings/fresh").json()
     assert len(curve["training"]) == 5
     assert len(curve["validation"]) == 2
     assert client.get("/api/inspect/trainings/nothing").status_code == 404

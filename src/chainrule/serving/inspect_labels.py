@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from chainrule.data.cleaning import sentence
 from chainrule.data.labelled import encode_text
 from chainrule.data.source import normalisation_of
+from chainrule.decoding.copying import surface_forms
 from chainrule.decoding.translation import attention
 from chainrule.errors import DataError, DecodingError
 from chainrule.interface.conditional import HasAttention
@@ -20,6 +21,7 @@ from chainrule.tasks.generated_answers import GeneratedAnswerRun
 from chainrule.tasks.labels import LabelRun
 from chainrule.tasks.pair_labels import PairLabelRun
 from chainrule.tasks.tags import TagRun
+from chainrule.tokenizers.base import REPLACEMENT
 from chainrule.types import Batch, Sequences
 
 ALTERNATIVES = 3  # tags listed for a word
@@ -84,11 +86,14 @@ def _label(run: LabelRun, text: str) -> Labelled:
         raise DataError("the text is empty; give at least one word")
     parts = []
     if isinstance(run.model, HasAttention):
-        ids = encode_text(sentence(text, normalisation_of(run.config.data)), run.tokenizer)[: run.model.source_context]
+        read = sentence(text, normalisation_of(run.config.data))
+        ids = encode_text(read, run.tokenizer)[: run.model.source_context]
         [weights] = attention(run.model, [ids], [[0]])
         pieces = run.tokenizer.pieces(ids)
+        words = surface_forms(read, pieces)  # unknown words as they are in the text
         parts = [
-            LabelledPart(text=piece, weight=value) for piece, value in zip(pieces, weights[0].tolist(), strict=True)
+            LabelledPart(text=piece.replace(REPLACEMENT, word), weight=value)
+            for piece, word, value in zip(pieces, words, weights[0].tolist(), strict=True)
         ]
     return Labelled(kind="label", choices=_ranked(found.probabilities), parts=parts)
 
