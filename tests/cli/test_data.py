@@ -116,7 +116,7 @@ def test_every_pass_over_the_text_shows_progress(text_file: Path) -> None:
     stages: dict[str, list[float]] = {}
 
     def progress(stage: str, done: int, total: int) -> None:
-        stages.setdefault(stage, []).append(done / total)
+        stages.setdefault(stage, []).append(done / max(1, total))
 
     config = DataConfig(train=str(text_file))
     file_facts(config, "text", progress)
