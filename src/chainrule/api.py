@@ -12,6 +12,7 @@ from chainrule.config import RunConfig, TrainConfig
 from chainrule.errors import ConfigError, TrainingError, nearest
 from chainrule.families import family as family_named
 from chainrule.interface.base import CountModel, NeuralModel, SparseUpdates, Trainable
+from chainrule.interface.capabilities import DiskCounts
 from chainrule.options import DATA, TrainOptions, continued, merged, train_request
 from chainrule.tasks import Run, TrainingData, load, open_data, task_of_family
 from chainrule.tasks.base import choose_device
@@ -49,6 +50,10 @@ def train(
     kind = family_named(family)
     if not issubclass(kind, CountModel | Trainable):
         raise TrainingError(f"a {family} is composed of trained runs; create it with: chainrule mix RUN1 RUN2 …")
+    if values.get("memory") is not None and not issubclass(kind, DiskCounts):
+        raise ConfigError(
+            f"memory {values['memory']} limits the counting of n-grams, and {family} counts none; leave it out"
+        )
     start = _start(values, folder, family, resumed)
     config = continued(folder.config(), values) if resumed else _new_config(family, values, start)
     require_several_possible(

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chainrule.errors import ConfigError, nearest
 from chainrule.limits import LARGEST_SEED, MOST_THREADS
+from chainrule.memory import parse_size
 
 
 class Settings(BaseModel):
@@ -332,9 +333,19 @@ class RunConfig(Settings):
     seed: int = Field(0, ge=0, le=LARGEST_SEED)
     threads: int | None = Field(None, ge=1, le=MOST_THREADS)
     device: str = "auto"
+    memory: str | None = Field(
+        None, description="memory for counting n-grams, such as 2GB, with the rest on disk; none: all in memory"
+    )
     data: DataConfig
     train: TrainConfig = TrainConfig()
     model: dict[str, Any] = Field(default_factory=dict, description="settings of the family")
+
+    @field_validator("memory")
+    @classmethod
+    def _is_size(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_size(value)
+        return value
 
 
 FORMAT = RunConfig.model_fields["format"].default

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,15 +124,29 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file; errors of the system, which safetensors hides in its own, are raised as OSError."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    """Write a safetensors file, one tensor after the other: mapped ones may be larger than memory.
 
-    try:
-        save_file(dict(tensors), path, metadata=metadata)
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from None
+    Its form is an 8-byte length, a JSON header with the type, shape and place of each tensor, and their bytes.
+    """
+    import torch
+
+    names = {
+        torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+        torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    }  # fmt: skip
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # each at a multiple of it
+    header: dict[str, object] = {} if metadata is None else {"__metadata__": metadata}
+    end = 0
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            if tensor.numel():
+                file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _sync(path: Path) -> None:

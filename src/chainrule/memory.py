@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,20 @@ if TYPE_CHECKING:
 
 SMALL = 1 << 27  # bytes; smaller files are read without asking
 UNLIMITED = 1 << 60  # bytes; cgroup v1 writes a number near 2^63 for "no limit"
+
+
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+SMALLEST_SIZE = 1 << 20  # bytes
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes from "2GB", "512MB", "1.5GiB" or "2000000"."""
+    found = SIZE.fullmatch(text.strip())
+    power = "kmgt".find(found[2].lower()) + 1 if found is not None and found[2] else 0
+    size = 0 if found is None else int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+    if size < SMALLEST_SIZE:
+        raise ValueError(f"{text!r} is not a size of at least 1MiB; give one like 512MB or 2GB")
+    return size
 
 
 def available_memory(device: torch.device | None = None) -> int:

@@ -76,6 +76,10 @@ class TrainOptions(TypedDict, total=False):
     seed: Annotated[int | None, Doc("Random seed; default 0.")]
     threads: Annotated[int | None, Doc("Number of CPU threads; default: all cores.")]
     device: Annotated[str | None, Doc("cpu, cuda, mps or auto.")]
+    memory: Annotated[
+        str | None,
+        Doc("ngram: memory for counting, such as 2GB, for text that is larger than memory; the rest is on disk."),
+    ]
     config: Annotated[Path | None, Doc("TOML file with settings, such as the config.toml of a run.")]
     resume: Annotated[bool, Doc("Continue the run in --out from its last checkpoint.")]
 
@@ -94,6 +98,7 @@ def train_settings(family: str, options: Mapping[str, Any]) -> dict[str, Any]:
         "seed": options.get("seed"),
         "threads": options.get("threads"),
         "device": options.get("device"),
+        "memory": options.get("memory"),
         "data": {
             **_split(options, "train", "data", "source", "target"),
             **_split(options, "valid", "valid", "valid_source", "valid_target"),
@@ -202,6 +207,7 @@ def continued(stored: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         "train": {*BUDGETS, "save_every", "log_every", "patience", "parallel"},
         "device": True,
         "threads": True,
+        "memory": True,
     }
     before, after = (config.model_dump(exclude=free) for config in (stored, new))
     if before != after:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, cast, final
 
 import numpy as np
@@ -399,8 +399,8 @@ class CountModel(ABC):
         return {}
 
     @abstractmethod
-    def estimate(self) -> None:
-        """Estimate probabilities from the counts. May be repeated after observing more."""
+    def estimate(self, progress: Callable[[float], None] | None = None) -> None:
+        """Estimate probabilities from the counts. May be repeated after observing more, unless they are on disk."""
 
     def require_countable(self, tokens: npt.NDArray[Any], memory: int) -> None:  # noqa: B027  # no limit by default
         """Raise ConfigError if the settings ask for more than this text, or this many bytes of memory, can hold."""

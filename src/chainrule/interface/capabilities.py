@@ -7,6 +7,7 @@ Branched        a mixture of two predictions that are available separately
 BlockPredictor  predicts a block of future positions in parallel
 Rewindable      can remove the last tokens from its state
 GreedyDrafts    finds its most likely tokens without computing all probabilities
+DiskCounts      counts more than fits into memory
 TargetScorer    scores the tokens of a text without computing all probabilities
 TokenGenerator  generates many tokens per call
 Embedder        maps every token of a text to a vector
@@ -21,13 +22,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.base import AutoregressiveModel, CountModel
 from chainrule.kernels.step import Choices
 from chainrule.types import Batch, Progress, Sequences, State
 
@@ -138,6 +140,19 @@ class BlockPredictor(ABC):
     @abstractmethod
     def lookahead_logits(self, vectors: Tensor) -> Tensor:
         """(..., D) to logits (..., V)."""
+
+
+class DiskCounts(CountModel):
+    """A count model that can keep its counts on disk. The result is the same."""
+
+    @abstractmethod
+    def count_on_disk(self, folder: Path, memory: int) -> None:
+        """Keep counts and estimates in files in a folder, and use about so many bytes of memory."""
+
+    @property
+    @abstractmethod
+    def tokens_at_once(self) -> int | None:
+        """Number of tokens to observe at once; None: any."""
 
 
 class TargetScores(NamedTuple):

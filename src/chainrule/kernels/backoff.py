@@ -6,7 +6,7 @@ log-probabilities and back-off weights, the number of its events, and the addres
 context and of its log-probability (0 if they are not known), and that of an index into the keys: at i the number of
 keys of contexts below i << shift, with the shift in the last column. Order 1 has no keys. Values are numbers of the
 type of `like`, or codes into the `codebooks` (2 * order, 256) if there are any: row 2k has the log-probabilities of
-order k + 1, the next one its back-off weights.
+order k + 1, the next one its back-off weights. The log-probabilities of order 1 are always float64.
 
 The nodes of a state are those of the last 1, 2, … tokens, −1 for unseen n-grams (see `models.ngram`).
 """
@@ -50,6 +50,8 @@ def _value(address: int, index: int, codebooks: Doubles, row: int, like: Floats)
 
 @compiled
 def _log_prob(levels: Integers, level: int, index: int, codebooks: Doubles, like: Floats) -> float:
+    if level == 0:
+        return float(vector(levels[0, LOG_PROBS], index + 1, codebooks)[index])
     return _value(levels[level, LOG_PROBS], index, codebooks, 2 * level, like)
 
 

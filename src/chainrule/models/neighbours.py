@@ -11,6 +11,7 @@ Shape letters: B images, K values in a chunk, N neighbours, R distance to the fa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
@@ -90,7 +91,7 @@ class Neighbours(BackoffModel):
         history = torch.cat([before.history, ids], dim=1).gather(1, last)
         return NeighboursState(history.to(target.ids.device), (before.positions + lengths).to(target.ids.device))
 
-    def estimate(self) -> None:
+    def estimate(self, progress: Callable[[float], None] | None = None) -> None:
         contexts, tables = interpolated(self._counted(), self.base)
         for length, keys in enumerate(contexts, start=1):
             self.register_buffer(f"contexts_{length}", keys.to(self.device))

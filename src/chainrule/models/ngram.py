@@ -13,41 +13,48 @@ a context is its node as an n-gram. No loop here runs over tokens or n-grams, on
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, cast
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from chainrule.config import ModelConfig
-from chainrule.errors import ConfigError, in_units
+from chainrule.errors import ConfigError, TrainingError, in_units
 from chainrule.interface.base import readable
-from chainrule.interface.capabilities import GreedyDrafts, TargetScorer, TargetScores, TokenGenerator
+from chainrule.interface.capabilities import DiskCounts, GreedyDrafts, TargetScorer, TargetScores, TokenGenerator
 from chainrule.kernels.step import Choices, is_enabled
 from chainrule.nn.backoff import (
     BLOCK,
+    LOG_BACKOFFS,
+    LOG_PROBS,
+    NOTHING_COUNTED,
     BackoffModel,
     BackoffTable,
     Counts,
-    discounts,
     find_nodes,
     merge_counts,
-    node_values,
 )
 from chainrule.nn.backoff_lookup import BackoffLookup, as_array, as_tensor
+from chainrule.nn.codebooks import CODES, codebook_of, codes_of
+from chainrule.nn.columns import Column, Store
 from chainrule.nn.ctc import FusionModel
+from chainrule.nn.kneser_ney import KneserNey, TableColumns
 from chainrule.nn.layers import EXACT
+from chainrule.nn.sorted_runs import SortedRuns, levels_of
 from chainrule.types import Batch, Sequences, State, Step
 
 LARGE_VOCABULARY = 1000  # words rather than characters, whose longer n-grams are seldom seen twice
 LONG_ORDER = 24  # up to here any text is counted; beyond, most n-grams occur once
 COUNTING_BYTES = 60  # per n-gram while counting and estimating, measured; a stored one takes 16
+RUN_BYTES = 96  # per token and order while a run is counted, measured
 PENDING = 1 << 20  # tokens buffered before they are merged into the counts
 
 Doubles = npt.NDArray[np.float64]
@@ -61,9 +68,33 @@ REMEMBERED = 1 << 16  # answers about single tokens, about 20 MB
 
 class NGramConfig(ModelConfig):
     order: int = Field(5, ge=1, description="maximum n-gram length; a token is predicted from order − 1 previous ones")
+    prune: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (),
+        description="for unigrams (0), bigrams, …: n-grams that occur at most so often are left out; the last value is "
+        "that of all longer ones",
+    )
+    bits: Literal[8, 32] = Field(
+        32, description="bits per stored log-probability; 8: one of 256 values per order, for a smaller and lossy table"
+    )
+
+    @model_validator(mode="after")
+    def _nested(self) -> Self:
+        if self.prune and (self.prune[0] or list(self.prune) != sorted(self.prune) or len(self.prune) > self.order):
+            given = ",".join(map(str, self.prune))
+            raise ValueError(
+                f"prune {given} is not possible: it begins with 0 for unigrams, no value is below the one before, and "
+                f"there are at most {self.order}; try 0,0,1"
+            )
+        return self
+
+    @property
+    def thresholds(self) -> list[int]:
+        """The values of `prune` for all orders."""
+        given = self.prune or (0,)
+        return [given[min(order, len(given) - 1)] for order in range(self.order)]
 
 
-class NGram(BackoffModel, GreedyDrafts, TargetScorer, TokenGenerator):
+class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator):
     """n-gram language model with interpolated modified Kneser–Ney smoothing; trained by counting, in seconds.
 
     p(w | c) = (a(cw) − D(a(cw))) / Σ_v a(cv) + γ(c) p(w | c′),    γ(c) = Σ_v D(a(cv)) / Σ_v a(cv)
@@ -81,6 +112,7 @@ class NGram(BackoffModel, GreedyDrafts, TargetScorer, TokenGenerator):
 
     Config: ClassVar[type[ModelConfig]] = NGramConfig
     task: ClassVar[str] = "text"
+    config: NGramConfig
 
     def __init__(self, config: NGramConfig) -> None:
         super().__init__(config, config.order)
@@ -88,6 +120,12 @@ class NGram(BackoffModel, GreedyDrafts, TargetScorer, TokenGenerator):
         self._pending: list[tuple[Tensor, Tensor]] = []  # chunks not yet merged into the counts
         self._waiting = 0  # tokens in them
         self._known_lookup: tuple[Tensor, BackoffLookup] | None = None  # with a buffer it has, to detect changes
+        self._runs: SortedRuns | None = None  # if counts are on disk
+        if config.bits == 8:
+            for name in list(self._buffers):
+                if name.startswith("log_") and name != "log_probs_1":
+                    self.register_buffer(name, torch.empty(0, dtype=torch.uint8))
+            self.register_buffer("codebooks", torch.zeros(2 * self.order, CODES))
 
     @property
     def receptive_field(self) -> int:
@@ -135,7 +173,7 @@ class NGram(BackoffModel, GreedyDrafts, TargetScorer, TokenGenerator):
         self._waiting += len(stream)
         # Buffering more as the counts grow keeps the total cost of merging linear in the text.
         known = 0 if self._counts is None else self._counts.numbers[-1].numel()
-        if self._waiting >= max(PENDING, known // 8):
+        if self._waiting >= (self.tokens_at_once or max(PENDING, known // 8)):
             self._merge_pending()
         last = lengths[:, None] + torch.arange(self.order - 1)
         return torch.cat([history, ids], dim=1).gather(1, last).to(target.ids.device)
@@ -147,11 +185,73 @@ class NGram(BackoffModel, GreedyDrafts, TargetScorer, TokenGenerator):
         streams, counted = zip(*self._pending, strict=True)
         self._pending, self._waiting = [], 0
         new = count(torch.cat(streams), torch.cat(counted), self.order, self.base)
-        self._counts = new if self._counts is None else merge_counts(self._counts, new, self.base)
+        if self._runs is not None:
+            self._runs.add(new)
+        else:
+            self._counts = new if self._counts is None else merge_counts(self._counts, new, self.base)
 
-    def estimate(self) -> None:
+    def count_on_disk(self, folder: Path, memory: int) -> None:
+        self._runs = SortedRuns(Store(folder, memory), self.base)
+
+    @property
+    def tokens_at_once(self) -> int | None:
+        if self._runs is None or self._runs.store.memory is None:
+            return None
+        return max(1 << 8, self._runs.store.memory // (RUN_BYTES * self.order))
+
+    def estimate(self, progress: Callable[[float], None] | None = None) -> None:
         self._merge_pending()
-        self.set_tables(kneser_ney(self._counted(), self.base))
+
+        def report(share: float) -> None:
+            if progress is not None:
+                progress(share)
+
+        if self._runs is None:
+            store, first = Store(), 0.0
+            levels = levels_of(self._counted(), store)
+        else:
+            if not len(self._runs):
+                raise TrainingError(NOTHING_COUNTED)
+            store, first = self._runs.store, 0.5  # the share of the time that merging takes
+            levels = self._runs.merge(lambda share: report(first * share))
+        dtype = torch.empty(0, dtype=torch.get_default_dtype()).numpy().dtype
+        smoothing = KneserNey(
+            levels,
+            self.base,
+            store,
+            thresholds=self.config.thresholds,
+            dtype=dtype,
+            progress=lambda share: report(first + (1 - first) * share),
+        )
+        self._set_columns(smoothing.tables(), store)
+
+    def _set_columns(self, tables: Sequence[TableColumns], store: Store) -> None:
+        """Set the tables, quantised if they are to be."""
+        if self.config.bits == 8:
+            for order, table in enumerate(tables, start=1):
+                kinds = (table.log_probs, LOG_PROBS), (table.log_backoffs, LOG_BACKOFFS)
+                probs, backoffs = (self._codes(column, kind, order, store) for column, kind in kinds)
+                tables = [*tables[: order - 1], table._replace(log_probs=probs, log_backoffs=backoffs), *tables[order:]]
+        self.set_tables(
+            [
+                BackoffTable(*(torch.from_numpy(column.whole()) for column in table))._replace(
+                    log_probs=torch.from_numpy(table.log_probs.whole()[: None if order else self.vocabulary])
+                )
+                for order, table in enumerate(tables)
+            ]
+        )
+
+    def _codes(self, values: Column, kind: int, order: int, store: Store) -> Column:
+        """Numbers as codes, with their table in the model; unigrams stay as they are."""
+        if order == 1 and kind == LOG_PROBS:
+            return values
+        codebook = codebook_of(values.whole())
+        codebooks = self.get_buffer("codebooks")
+        codebooks[2 * (order - 1) + kind] = torch.from_numpy(codebook).to(codebooks)
+        codes = store.column(np.uint8)
+        for begin, end in store.spans(len(values)):
+            codes.append(codes_of(values.read(begin, end), codebook))
+        return codes
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         self._pending, self._waiting = [], 0
@@ -214,7 +314,7 @@ class NGram(BackoffModel, GreedyDrafts, TargetScorer, TokenGenerator):
         """The model for shallow fusion, one token at a time."""
         self._require_estimate()
         initial = (self.bos, *[-1] * self.receptive_field)[: self.receptive_field]
-        return FusionModel(initial, lru_cache(REMEMBERED)(Levels.of(self._buffers, self.order, self.base).score))
+        return FusionModel(initial, lru_cache(REMEMBERED)(Levels.of(self.tables(), self.base).score))
 
     def _lookup(self) -> BackoffLookup | None:
         """The compiled look-up in the current tables; None where only torch applies."""
@@ -249,8 +349,8 @@ class NGram(BackoffModel, GreedyDrafts, TargetScorer, TokenGenerator):
         scores = self._log_probs(1)[tokens]
         for order in range(2, self.order + 1):
             contexts, found = nodes[order - 2][:, :-1], nodes[order - 1][:, 1:]
-            backed_off = scores + node_values(self._log_backoffs(order - 1), contexts)
-            scores = node_values(self._log_probs(order), found).where(found >= 0, backed_off)
+            backed_off = scores + self._log_backoffs_at(order - 1, contexts)
+            scores = self._log_probs_at(order, found).where(found >= 0, backed_off)
         states = self._contexts(nodes)
         after = states[torch.arange(rows, device=tokens.device), target.lengths]
         best = None
@@ -331,42 +431,6 @@ def count(tokens: Tensor, counted: Tensor, order: int, base: int) -> Counts:
     return Counts(keys, numbers)
 
 
-def kneser_ney(counts: Counts, base: int) -> list[BackoffTable]:
-    """Interpolated modified Kneser–Ney probabilities in float64, as back-off tables."""
-    parents = [keys // base for keys in counts.keys]  # the node without the last token
-    suffixes = [torch.zeros_like(counts.keys[0])]  # the node without the first token
-    for shorter, keys, parent in zip(counts.keys, counts.keys[1:], parents[1:], strict=False):
-        suffixes.append(find_nodes(shorter, suffixes[-1][parent], keys % base, base))
-
-    tables: list[BackoffTable] = []
-    lower = torch.full((1,), 1 / (base - 1), dtype=torch.float64)  # p(w | c′); below the unigrams it is uniform
-    for level, adjusted in enumerate(_adjusted(counts, suffixes, base)):
-        amounts = torch.tensor((0.0, *discounts(adjusted)), dtype=torch.float64)
-        taken = amounts[adjusted.clamp(max=3)]
-        contexts = len(tables[-1].keys) if tables else 1
-        total = torch.zeros(contexts, dtype=torch.float64).index_add_(0, parents[level], adjusted.double())
-        backoff = torch.zeros_like(total).index_add_(0, parents[level], taken) / total
-        backoff = backoff.where(total > 0, 1.0)  # the last n-gram of a text may be the context of nothing
-        lower = (adjusted - taken) / total[parents[level]] + backoff[parents[level]] * lower[suffixes[level]]
-        if tables:
-            tables[-1] = tables[-1]._replace(log_backoffs=backoff.log())
-        tables.append(BackoffTable(counts.keys[level], lower.log(), torch.empty(0)))
-    tables[0] = tables[0]._replace(log_probs=tables[0].log_probs[: base - 1])
-    return tables
-
-
-def _adjusted(counts: Counts, suffixes: list[Tensor], base: int) -> Iterator[Tensor]:
-    """For every order a(·): how many different tokens come before an n-gram, or its count where that says nothing."""
-    start = base - 1  # BOS has the largest id, so the n-grams that begin with it are the end of each array
-    for level, numbers in enumerate(counts.numbers[:-1]):
-        if level:
-            start = int(torch.searchsorted(counts.keys[level], start * base))
-        preceding = torch.bincount(suffixes[level + 1], minlength=len(numbers))
-        preceding[start:] = numbers[start:]
-        yield preceding
-    yield counts.numbers[-1]
-
-
 # Single tokens of many different states, as in a beam search: Python's own binary search takes a few microseconds,
 # which is less than the call of a compiled function with all its arguments.
 
@@ -380,14 +444,12 @@ class Levels:
     base: int
 
     @classmethod
-    def of(cls, buffers: Mapping[str, Tensor | None], order: int, base: int) -> Levels:
-        """From the buffers of an `NGram`."""
-        views = {name: buffer.numpy().data for name, buffer in buffers.items() if buffer is not None}
-        longer = [
-            (views[f"keys_{level}"], views[f"log_probs_{level}"], views[f"log_backoffs_{level - 1}"])
-            for level in range(2, order + 1)
-        ]
-        return cls(views["log_probs_1"], longer, base)
+    def of(cls, tables: Iterable[BackoffTable], base: int) -> Levels:
+        """From the tables of an `NGram`."""
+        unigrams, *longer = ([tensor.numpy().data for tensor in table] for table in tables)
+        weights = [unigrams[2], *(backoffs for _, _, backoffs in longer)]
+        levels = [(keys, log_probs, below) for (keys, log_probs, _), below in zip(longer, weights, strict=False)]
+        return cls(unigrams[1], levels, base)
 
     def score(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
         """The log-probability of one token after these nodes, and the nodes after it."""

@@ -22,7 +22,9 @@ from chainrule.config import ModelConfig
 from chainrule.errors import DataError, TrainingError
 from chainrule.interface.base import AutoregressiveModel, CountModel
 
+NOTHING_COUNTED = "the model has counted no token; observe a text before estimating"
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # where too few counts of counts are known, as in KenLM
+LOG_PROBS, LOG_BACKOFFS = 0, 1  # what is stored of an order
 BLOCK = 1 << 21  # predictions computed at once; fits into the CPU cache
 
 
@@ -36,6 +38,8 @@ class BackoffTable(NamedTuple):
 
 class BackoffModel(AutoregressiveModel, CountModel):
     """A model that predicts from back-off tables."""
+
+    maps_weights = True  # a run's tables stay in its file, mapped into memory
 
     def __init__(self, config: ModelConfig, order: int) -> None:
         super().__init__(config)
@@ -75,7 +79,7 @@ class BackoffModel(AutoregressiveModel, CountModel):
     def _counted(self) -> Counts:
         """The counts. Raises TrainingError if nothing was observed."""
         if self._counts is None or not self._counts.numbers[0].any():
-            raise TrainingError("the model has counted no token; observe a text before estimating")
+            raise TrainingError(NOTHING_COUNTED)
         return self._counts
 
     # Tables
@@ -83,12 +87,16 @@ class BackoffModel(AutoregressiveModel, CountModel):
     def set_tables(self, tables: Sequence[BackoffTable]) -> None:
         """Set the tables, one per order, in the default floating-point type."""
         dtype, device = torch.get_default_dtype(), self.device
+
+        def stored(values: Tensor) -> Tensor:
+            return values.to(device, dtype) if values.is_floating_point() else values.to(device)  # codes stay codes
+
         for order, table in enumerate(tables, start=1):
             if order > 1:
                 self.register_buffer(f"keys_{order}", table.keys.to(device))
-            self.register_buffer(f"log_probs_{order}", table.log_probs.to(device, dtype))
+            self.register_buffer(f"log_probs_{order}", stored(table.log_probs))
             if order < self.order:
-                self.register_buffer(f"log_backoffs_{order}", table.log_backoffs.to(device, dtype))
+                self.register_buffer(f"log_backoffs_{order}", stored(table.log_backoffs))
 
     def tables(self) -> Iterator[BackoffTable]:
         """One table per order, from unigrams up."""
@@ -96,9 +104,26 @@ class BackoffModel(AutoregressiveModel, CountModel):
         for order in range(1, self.order + 1):
             yield BackoffTable(
                 self._keys(order) if order > 1 else torch.arange(self.base, device=self.device),
-                self._log_probs(order),
-                self._log_backoffs(order) if order < self.order else torch.empty(0, device=self.device),
+                self.decoded(self._log_probs(order), LOG_PROBS, order),
+                self.decoded(self._log_backoffs(order), LOG_BACKOFFS, order)
+                if order < self.order
+                else torch.empty(0, device=self.device),
             )
+
+    def decoded(self, stored: Tensor, kind: int, order: int) -> Tensor:
+        """Stored LOG_PROBS or LOG_BACKOFFS of an order as numbers; they may be codes into a table of values."""
+        if stored.is_floating_point():
+            return stored
+        return self.get_buffer("codebooks")[2 * (order - 1) + kind][stored.long()]
+
+    def _log_probs_at(self, order: int, nodes: Tensor) -> Tensor:
+        """The log-probability of each event, 0 where the node is −1."""
+        return self.decoded(node_values(self._log_probs(order), nodes), LOG_PROBS, order).masked_fill(nodes < 0, 0.0)
+
+    def _log_backoffs_at(self, order: int, nodes: Tensor) -> Tensor:
+        """The back-off weight of each context, 0 where the node is −1."""
+        found = node_values(self._log_backoffs(order), nodes)
+        return self.decoded(found, LOG_BACKOFFS, order).masked_fill(nodes < 0, 0.0)
 
     def _keys(self, order: int) -> Tensor:
         return self.get_buffer(f"keys_{order}")
@@ -114,11 +139,15 @@ class BackoffModel(AutoregressiveModel, CountModel):
             raise TrainingError("the model has no probabilities yet; observe a text, estimate, or load a run")
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        """Accept tables of any size; names and the vocabulary size must match."""
+        """Accept tables of any size; names and the vocabulary size must match.
+
+        Tensors of the right type are taken as they are, not copied: those of a mapped file are read when they are used.
+        """
         for name, buffer in list(self.named_buffers(recurse=False)):
             saved = state_dict.get(prefix + name)
             if isinstance(saved, Tensor) and (name != "log_probs_1" or len(saved) in (0, self.vocabulary)):
-                self.register_buffer(name, buffer.new_empty(saved.shape))
+                alike = (saved.dtype, saved.device) == (buffer.dtype, buffer.device)
+                self.register_buffer(name, saved if alike else buffer.new_empty(saved.shape))
         self._counts = None
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -139,7 +168,7 @@ class BackoffModel(AutoregressiveModel, CountModel):
         # The factor of a prediction from the last k tokens: the product of the back-off weights of longer contexts.
         factors = [torch.zeros_like(result[:, 0])]
         for order in range(self.order - 1, 0, -1):
-            factors.insert(0, factors[0] + node_values(self._log_backoffs(order), columns[order - 1]))
+            factors.insert(0, factors[0] + self._log_backoffs_at(order, columns[order - 1]))
         torch.add(self._log_probs(1), factors[0][:, None], out=result)
         corner = torch.arange(len(result), device=result.device) * self.vocabulary
         for length, (nodes, factor) in enumerate(zip(columns, factors[1:], strict=True), start=1):
@@ -152,7 +181,7 @@ class BackoffModel(AutoregressiveModel, CountModel):
             found += torch.arange(len(rows), device=rows.device)
             indices = keys.index_select(0, found)
             indices += (corner - nodes * self.base).index_select(0, rows)  # now row * V + last token
-            values = self._log_probs(length + 1).index_select(0, found)
+            values = self._log_probs_at(length + 1, found)
             values += factor.index_select(0, rows)
             result.view(-1).scatter_(0, indices, values)
 
@@ -195,9 +224,9 @@ def _union(keys: Tensor, more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return union, indices, torch.searchsorted(union, more)
 
 
-def discounts(adjusted: Tensor) -> tuple[float, float, float]:
-    """D₁, D₂ and D₃ of Chen & Goodman from the counts of counts n₁ … n₄; FALLBACK_DISCOUNTS if one is not positive."""
-    n1, n2, n3, n4 = torch.bincount(adjusted.clamp(max=5), minlength=6)[1:5].tolist()
+def discounts_from(counts_of_counts: Sequence[int]) -> tuple[float, float, float]:
+    """D₁, D₂ and D₃ of Chen & Goodman from n₁ … n₄; FALLBACK_DISCOUNTS if one is not positive."""
+    n1, n2, n3, n4 = counts_of_counts
     if min(n1, n2, n3, n4) == 0:
         return FALLBACK_DISCOUNTS
     ratio = n1 / (n1 + 2 * n2)
@@ -215,7 +244,7 @@ def find_nodes(keys: Tensor, parents: Tensor, tokens: Tensor, base: int) -> Tens
 
 
 def node_values(values: Tensor, nodes: Tensor) -> Tensor:
-    """The value of each node, 0 where the node is -1."""
+    """The value of each node; any where the node is -1."""
     if not values.numel():
         return torch.zeros(nodes.shape, dtype=values.dtype, device=values.device)
-    return values[nodes.clamp(min=0)].masked_fill(nodes < 0, 0.0)
+    return values[nodes.clamp(min=0)]

@@ -39,8 +39,10 @@ class BackoffLookup:
         self.keys = [np.arange(base), *(arrays[f"keys_{level}"] for level in range(2, order + 1))]
         self.log_probs = [arrays[f"log_probs_{level}"] for level in range(1, order + 1)]
         self.log_backoffs = [*(arrays[f"log_backoffs_{level}"] for level in range(1, order)), nothing]
-        self.codebooks = np.empty((0, 0))
-        self.like = np.empty(0, self.log_probs[0].dtype)
+        self.codebooks = arrays.get("codebooks", np.empty((0, 0))).astype(np.float64)
+        self.dtype = self.log_probs[0].dtype  # of predictions
+        self.like = np.empty(0, np.uint8 if len(self.codebooks) else self.dtype)
+        self.log_probs[0] = self.log_probs[0].astype(np.float64)
 
     @cached_property
     def levels(self) -> Integers:
@@ -126,8 +128,7 @@ class BackoffLookup:
         """Log-probabilities (B, K, V) after each of the tokens (B, K)."""
         from chainrule.kernels.backoff import predict
 
-        dtype = self.like.dtype if self.like.dtype.kind == "f" else np.dtype(np.float32)
-        result = np.empty((*ids.shape, self.base - 1), dtype)
+        result = np.empty((*ids.shape, self.base - 1), self.dtype)
         wide = self._with_highest_order(nodes)
         self._call(predict, self.levels, self.base, self.codebooks, ids, wide, result, self.like)
         nodes[:] = wide[:, :-1]
@@ -155,7 +156,7 @@ class BackoffLookup:
         return np.pad(nodes, ((0, 0), (0, 1)), constant_values=-1)
 
     def _call(self, function: Any, *arguments: Any) -> None:
-        name = (function.__name__, str(self.like.dtype))
+        name = (function.__name__, f"{self.like.dtype} {self.dtype}")
         if name not in _ready:
             from chainrule.kernels.caching import load_or_compile
 

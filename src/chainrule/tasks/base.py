@@ -40,7 +40,7 @@ from chainrule.reports.notebook import run_html
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
-from chainrule.training.counting import count
+from chainrule.training.counting import count, counts_on_disk
 from chainrule.training.curves import LearningCurve, learning_curve
 from chainrule.training.description import Description, last_scores, write_description
 from chainrule.training.distributed import current
@@ -216,9 +216,12 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
         data = self.reversed() if is_right_to_left(model) else self
         outcome = None
         if isinstance(model, CountModel):
-            count(model, data.corpus, reporter)
-            data.create(folder, config)
-            folder.write_weights(model)
+            with counts_on_disk(model, folder.path, config.memory):
+                count(model, data.corpus, reporter)
+                data.create(folder, config)
+                folder.write_weights(model)
+            if config.memory is not None:
+                folder.read_weights(model)
         else:
             if not isinstance(model, self.model_type):
                 raise ConfigError(f"{config.family} cannot be trained on {config.data.train!r}; choose another family")

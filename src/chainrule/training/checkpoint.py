@@ -150,10 +150,14 @@ class RunFolder:
 
     def read_weights(self, model: nn.Module, checkpoint: str = "best") -> None:
         """Load the best weights, or those of the last checkpoint, into a model."""
-        load_distinct(model, self.weights(checkpoint), origin=str(self.path))
+        mapped = getattr(model, "maps_weights", False)
+        load_distinct(model, self.weights(checkpoint, mapped=mapped), origin=str(self.path))
 
-    def weights(self, checkpoint: str = "best") -> dict[str, Tensor]:
-        """Return the best weights, or those of the last checkpoint, by name."""
+    def weights(self, checkpoint: str = "best", *, mapped: bool = False) -> dict[str, Tensor]:
+        """Return the best weights, or those of the last checkpoint, by name.
+
+        `mapped` if they stay in the file and need no room in memory: the system reads a part when it is used.
+        """
         if checkpoint == "last":
             snapshot = self.last_state()
             if snapshot is None:
@@ -166,7 +170,8 @@ class RunFolder:
                 f"run {str(self.path)!r} has no model.safetensors: training has not reached its first validation; "
                 "continue it with `chainrule train … --resume`"
             )
-        require_room_for(file)
+        if not mapped:
+            require_room_for(file)
         self.checksums.require(WEIGHTS)
         return self._read_tensors(file)
 

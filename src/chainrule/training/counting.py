@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import torch
 
 from chainrule.data.corpus import Corpus
 from chainrule.errors import TrainingError, in_units
+from chainrule.files import writing
 from chainrule.interface.base import CountModel
-from chainrule.memory import available_memory
+from chainrule.interface.capabilities import DiskCounts
+from chainrule.memory import available_memory, parse_size
 from chainrule.training.progress import Reporter
 from chainrule.types import Sequences, State
 
@@ -17,17 +24,35 @@ DOCUMENTS_AT_ONCE = 4096
 ESTIMATING_BYTES = 44  # per event, measured, in addition to its count
 
 
+@contextlib.contextmanager
+def counts_on_disk(model: CountModel, path: Path, memory: str | None) -> Iterator[None]:
+    """Let a model use only so much memory in this block; its files are in a hidden folder beside `path`.
+
+    The tables of the model are in these files, too, so they must have been saved when the block ends.
+    """
+    if memory is None:
+        yield
+        return
+    assert isinstance(model, DiskCounts)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.counts.") as folder:
+            model.count_on_disk(Path(folder), parse_size(memory))
+            yield
+
+
 def count(model: CountModel, corpus: Corpus, reporter: Reporter) -> None:
     """Let the model observe a corpus, then estimate its parameters."""
-    model.require_countable(corpus.tokens, available_memory())
+    if not (on_disk := isinstance(model, DiskCounts) and model.tokens_at_once is not None):
+        model.require_countable(corpus.tokens, available_memory())
     reporter.begin("counting")
     try:
         if corpus.offsets is None:
             _count_stream(model, corpus, reporter)
         else:
             _count_documents(model, corpus, corpus.offsets, reporter)
-        reporter.begin("estimating")
-        model.estimate()
+        reporter.begin("merging and estimating" if on_disk else "estimating")
+        model.estimate(lambda share: reporter.update(share, {}))
     finally:
         reporter.end()
 
@@ -45,19 +70,29 @@ def _require_memory(model: CountModel, share: float) -> None:
 
 def _count_stream(model: CountModel, corpus: Corpus, reporter: Reporter) -> None:
     state: State | None = None
-    for begin in range(0, len(corpus), TOKENS_AT_ONCE):
-        piece = torch.from_numpy(corpus.tokens[begin : begin + TOKENS_AT_ONCE].astype(np.int64))
+    size = _tokens_at_once(model)
+    for begin in range(0, len(corpus), size):
+        piece = torch.from_numpy(corpus.tokens[begin : begin + size].astype(np.int64))
         state = model.observe(Sequences.full(piece[None]), state)
         _require_memory(model, begin / len(corpus))
-        reporter.update(min(1.0, (begin + TOKENS_AT_ONCE) / len(corpus)), {})
+        reporter.update(min(1.0, (begin + size) / len(corpus)), {})
+
+
+def _tokens_at_once(model: CountModel) -> int:
+    limit = model.tokens_at_once if isinstance(model, DiskCounts) else None
+    return TOKENS_AT_ONCE if limit is None else min(TOKENS_AT_ONCE, limit)
 
 
 def _count_documents(model: CountModel, corpus: Corpus, offsets: np.ndarray, reporter: Reporter) -> None:
     """Documents of similar length are observed together, so that a batch contains little padding."""
-    order = np.argsort(np.diff(offsets), kind="stable")
-    for begin in range(0, len(order), DOCUMENTS_AT_ONCE):
+    lengths = np.diff(offsets)
+    order = np.argsort(lengths, kind="stable")
+    size, begin = _tokens_at_once(model), 0
+    while begin < len(order):
         chosen = order[begin : begin + DOCUMENTS_AT_ONCE]
+        chosen = chosen[: max(1, int(np.searchsorted(np.cumsum(lengths[chosen]), size)))]
         rows = [corpus.tokens[offsets[index] : offsets[index + 1]].astype(np.int64) for index in chosen]
         model.observe(Sequences.pack(rows))
         _require_memory(model, begin / len(order))
-        reporter.update(min(1.0, (begin + DOCUMENTS_AT_ONCE) / len(order)), {})
+        begin += len(chosen)
+        reporter.update(begin / len(order), {})

@@ -1,0 +1,132 @@
+"""n-gram models whose counts are on disk: the same models, in bounded memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from chainrule.errors import ConfigError, TrainingError
+from chainrule.models.ngram import NGram, NGramConfig
+from chainrule.nn.columns import Store
+from chainrule.types import Batch, Sequences
+
+VOCABULARY = 50
+
+
+@cache
+def text(length: int, seed: int = 0) -> torch.Tensor:
+    random = np.random.default_rng(seed)
+    return torch.from_numpy(np.minimum(random.geometric(0.1, length), VOCABULARY) - 1)
+
+
+def counted(
+    folder: Path | None, memory: int = 0, *, pieces: int = 400, length: int = 12000, **settings: object
+) -> NGram:
+    """A model of a text that comes in pieces."""
+    model = NGram(NGramConfig.parse({"vocabulary": VOCABULARY, "order": 4, **settings}, where="model"))
+    if folder is not None:
+        folder.mkdir(exist_ok=True)
+        model.count_on_disk(folder, memory)
+    state = None
+    for piece in text(length).split(pieces):
+        state = model.observe(Sequences.full(piece[None]), state)
+    model.estimate()
+    return model.eval()
+
+
+def assert_same(one: NGram, other: NGram) -> None:
+    mine, theirs = one.state_dict(), other.state_dict()
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert tensor.dtype == theirs[name].dtype
+        assert tensor.numpy().tobytes() == theirs[name].numpy().tobytes(), name
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"prune": (0, 0, 1)}, {"bits": 8}, {"order": 1}, {"order": 2, "prune": (0, 2)}],
+    ids=["plain", "pruned", "quantised", "unigrams", "pruned bigrams"],
+)
+@pytest.mark.parametrize("memory", [1, 1 << 19, 1 << 30], ids=["tiny", "small", "ample"])
+def test_the_model_is_the_same_bit_for_bit(tmp_path: Path, memory: int, settings: dict[str, object]) -> None:
+    assert_same(counted(tmp_path / "counts", memory, **settings), counted(None, **settings))
+
+
+def test_documents_give_the_same_model(tmp_path: Path) -> None:
+    rows = [text(length, seed) for seed, length in enumerate([1, 700, 3, 2, 999, 40])]
+    models = []
+    for folder in (None, tmp_path):
+        model = NGram(NGramConfig(vocabulary=VOCABULARY, order=5))
+        if folder is not None:
+            model.count_on_disk(folder, 1)
+        for row in rows:
+            model.observe(Sequences.full(row[None]))
+        model.estimate()
+        models.append(model)
+    assert_same(*models)
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """Of two megabytes, for a table of four."""
+    memory, length = 2 << 20, 400_000
+    counted(tmp_path / "first", memory, length=4000)  # imports
+    text(length)
+    tracemalloc.start()
+    try:
+        model = counted(tmp_path / "counts", memory, pieces=10_000, length=length)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(model.sizes) * 16 > 1.5 * memory
+    assert peak < 1.25 * memory
+
+
+def test_left_out_ngrams_are_the_rare_ones_and_predictions_sum_to_one() -> None:
+    whole, pruned = counted(None), counted(None, prune=(0, 0, 1))
+    tokens = [VOCABULARY, *text(12000).tolist()]
+    for order in (1, 2):
+        assert pruned.sizes[order - 1] == whole.sizes[order - 1]
+    for order in (3, 4):
+        counts = Counter(tuple(tokens[at : at + order]) for at in range(len(tokens) - order + 1))
+        assert pruned.sizes[order - 1] == sum(count > 1 for count in counts.values()) < whole.sizes[order - 1]
+    batch = Batch(Sequences.full(text(300, seed=9)[None]))
+    torch.testing.assert_close(pruned.logits(batch).exp().sum(-1), torch.ones(1, 300))
+
+
+@pytest.mark.parametrize("prune", [(1,), (0, 2, 1), (0, 0, 0, 0, 1)], ids=["unigrams", "decreasing", "too many"])
+def test_impossible_thresholds_are_refused(prune: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="try 0,0,1"):
+        NGramConfig.parse({"vocabulary": 5, "order": 4, "prune": prune}, where="model")
+
+
+def test_a_quantised_model_is_close_and_a_third_smaller() -> None:
+    whole, small = counted(None), counted(None, bits=8)
+    held_out = Sequences.full(text(3000, seed=5)[None])
+    exact, lossy = (float(model.score_tokens(held_out).log_probs.mean()) for model in (whole, small))
+    assert lossy == pytest.approx(exact, abs=0.01)
+    assert lossy != exact
+    sizes = [sum(tensor.nbytes for tensor in model.state_dict().values()) for model in (whole, small)]
+    assert sizes[1] < 0.75 * sizes[0]
+    batch = Batch(held_out)
+    chosen = small.logits(batch).gather(-1, held_out.ids[..., None])[..., 0]
+    torch.testing.assert_close(chosen, small.score_tokens(held_out).log_probs, rtol=0, atol=1e-5)
+
+
+def test_an_empty_text_is_refused(tmp_path: Path) -> None:
+    model = NGram(NGramConfig(vocabulary=VOCABULARY, order=3))
+    model.count_on_disk(tmp_path, 1 << 20)
+    with pytest.raises(TrainingError, match="counted no token"):
+        model.estimate()
+
+
+def test_chunks_and_blocks_follow_the_memory() -> None:
+    small, large = Store(None, 1 << 20), Store(None, 1 << 24)
+    assert small.chunk < large.chunk
+    assert next(end - begin for begin, end in small.blocks(100_000)) * 8 <= 1 << 18
+    assert Store().blocks(10**9) == [(0, 10**9)]
