@@ -1,0 +1,196 @@
+"""Counting n-grams in bounded memory: MB/s, peak memory, and the time to open the table.
+
+    python benchmarks/counting.py --text wikitext-2/train.txt.gz --megabytes 300 [--memory 2GB] [--order 5]
+        [--tokenizer words] [--prune 0,0,1] [--bits 32] [--workplace FOLDER] [--json]
+
+The text is the lines of the given ones, repeated in a new random order each time until it has the size. One process
+encodes it, one trains with `--memory`, one opens the run and scores a piece of text; each is measured by itself. Memory
+is the peak of what the process allocated (anonymous) and of all that was resident, with mapped parts of files, which
+the system can take back. A text of at most --equal megabytes is also trained without a limit, and both models and their
+bits/byte are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+PIECE = "the first of the two parts of the book was published in the same year , and the second in the next .\n" * 50
+
+
+def write_text(paths: list[Path], size: int, file: Path) -> None:
+    lines = [line for path in paths for line in _open(path) if line.strip()]
+    order, written = random.Random(0), 0
+    with file.open("w", encoding="utf-8") as out:
+        while written < size:
+            order.shuffle(lines)
+            for line in lines:
+                written += len(line.encode())
+                out.write(line)
+                if written >= size:
+                    break
+
+
+def _open(path: Path) -> list[str]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        return file.readlines()
+
+
+class PeakMemory(threading.Thread):
+    """Watches the memory of this process, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.anonymous = 0
+
+    def run(self) -> None:
+        while True:
+            self.anonymous = max(self.anonymous, _status("RssAnon"))
+            time.sleep(0.05)
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+
+
+def in_process(work: str, **arguments: Any) -> dict[str, Any]:
+    """Do one of the works below in a process of its own; its result, with seconds and peak memory."""
+    command = [sys.executable, __file__, "--work", work, "--arguments", json.dumps(arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def do(work: str, arguments: dict[str, Any]) -> None:
+    import numba  # noqa: F401
+    import torch
+
+    import chainrule.api  # noqa: F401
+
+    torch.set_num_threads(1)
+    watch = PeakMemory()
+    before = _status("RssAnon")
+    watch.start()
+    began = time.perf_counter()
+    found = WORKS[work](**arguments)
+    seconds = time.perf_counter() - began
+    memory = {"anonymous": watch.anonymous, "resident": _status("VmHWM"), "imports": before}
+    print(json.dumps({"seconds": seconds, **memory, **found}))
+
+
+def encode(text: str, tokenizer: str) -> dict[str, Any]:
+    from chainrule.config import DataConfig
+    from chainrule.data.corpus import prepare
+
+    data = DataConfig(train=text, valid_fraction=0.01)
+    return {"tokens": len(prepare(data, tokenizer).train)}
+
+
+def train(text: str, tokenizer: str, out: str, memory: str | None, model: dict[str, Any]) -> dict[str, Any]:
+    import chainrule
+
+    settings = {"data": {"valid_fraction": 0.01}, "model": model}
+    run = chainrule.train(
+        "ngram", data=text, tokenizer=tokenizer, out=out, memory=memory, settings=settings, progress=False
+    )
+    weights = Path(out, "model.safetensors")
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.stat().st_size < 1 << 30 else None
+    scores = run.folder.records("scores.jsonl")
+    return {
+        "n-grams": run.model.sizes,
+        "table": weights.stat().st_size,
+        "sha256": digest,
+        "bits_per_byte": scores[-1]["bits_per_byte"],
+    }
+
+
+def open_run(out: str) -> dict[str, Any]:
+    import chainrule
+
+    began = time.perf_counter()
+    run = chainrule.load(out)
+    opened = time.perf_counter()
+    run.score(text=PIECE, progress=False)
+    return {"open": opened - began, "first_score": time.perf_counter() - opened}
+
+
+WORKS = {"encode": encode, "train": train, "open": open_run}
+
+
+def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    text = folder / "text.txt"
+    write_text(arguments.text, arguments.megabytes * 10**6, text)
+    size = text.stat().st_size / 1e6
+    model = {"order": arguments.order, "bits": arguments.bits, "prune": arguments.prune}
+    shared = {"text": str(text), "tokenizer": arguments.tokenizer}
+    found: dict[str, Any] = {"megabytes": size, "memory": arguments.memory, **model}
+    found["encode"] = in_process("encode", **shared)
+    found["train"] = in_process("train", **shared, out=str(folder / "run"), memory=arguments.memory, model=model)
+    found["open"] = in_process("open", out=str(folder / "run"))
+    if arguments.megabytes <= arguments.equal:
+        found["unlimited"] = in_process("train", **shared, out=str(folder / "free"), memory=None, model=model)
+    return found
+
+
+def show(found: dict[str, Any]) -> None:
+    size = found["megabytes"]
+    print(f"{size:,.0f} MB, {found['encode']['tokens']:,} tokens, order {found['order']}, --memory {found['memory']}")
+    print(f"{'':14}{'seconds':>10}{'MB/s':>8}{'allocated MB':>14}{'resident MB':>13}")
+    for name in ("encode", "train", "unlimited"):
+        if (row := found.get(name)) is not None:
+            memory = f"{row['anonymous'] / 1e6:14,.0f}{row['resident'] / 1e6:13,.0f}"
+            print(f"{name:14}{row['seconds']:10.1f}{size / row['seconds']:8.1f}{memory}")
+    imports = found["train"]["imports"] / 1e6
+    print(f"of the allocated memory, Python, torch and Numba take {imports:,.0f} MB")
+    train, opened = found["train"], found["open"]
+    print(f"{sum(train['n-grams']):,} n-grams, a table of {train['table'] / 1e6:,.0f} MB")
+    print(f"opened in {opened['open']:.2f} s, the first score in {opened['first_score']:.2f} s more")
+    if (free := found.get("unlimited")) is not None:
+        same = "the same" if train["sha256"] == free["sha256"] else "DIFFERENT"
+        print(f"bits/byte {train['bits_per_byte']}, without a limit {free['bits_per_byte']}; {same} bit for bit")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--text", type=Path, action="append", help="text file, plain or .gz; repeatable")
+    parser.add_argument("--megabytes", type=int, default=300)
+    parser.add_argument("--equal", type=int, default=300, help="largest text that is also counted without a limit")
+    parser.add_argument("--memory", default="2GB")
+    parser.add_argument("--order", type=int, default=5)
+    parser.add_argument("--tokenizer", default="words")
+    parser.add_argument("--prune", type=lambda text: [int(one) for one in text.split(",")], default=[])
+    parser.add_argument("--bits", type=int, choices=[8, 32], default=32)
+    parser.add_argument("--workplace", type=Path, help="folder for text, cache and runs; by default a temporary one")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--work", choices=WORKS, help=argparse.SUPPRESS)
+    parser.add_argument("--arguments", default="{}", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work is not None:
+        do(arguments.work, json.loads(arguments.arguments))
+        return
+    if not arguments.text:
+        parser.error("give --text FILE")
+    with tempfile.TemporaryDirectory(dir=arguments.workplace) as name:
+        os.environ["CHAINRULE_CACHE"] = str(Path(name, "cache"))
+        found = measured(arguments, Path(name))
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()
