@@ -45,13 +45,15 @@ def test_draft_tokens_are_those_of_the_parallel_branch_up_to_the_end_of_its_bloc
         assert step.logits[0, len(ids) - 1 :].argmax(-1).tolist() == row
 
 
-def test_the_lookahead_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("length", [8, 25])
+def test_the_lookahead_is_computed_once(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    """Also where rows that are finished, or targets, go on past the last position of their lookahead, the 11th."""
     model = tiny_model("hybrid").double()
     assert isinstance(model, Hybrid)
     made = []
     lookahead = Hybrid.lookahead
     monkeypatch.setattr(Hybrid, "lookahead", lambda *words: made.append(1) or lookahead(*words))
-    words = {"length": 4, "sampling": GREEDY, "seeds": [0] * 3, "eos": None, "source": SOURCE}
+    words = {"length": length, "sampling": GREEDY, "seeds": [0] * 3, "eos": None, "source": SOURCE}
     generate_tokens(model, [[]] * 3, draft=LookaheadDrafter(model), block_size=FixedBlockSize(4), **words)
     assert len(made) == 1
 

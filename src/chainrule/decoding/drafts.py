@@ -286,7 +286,8 @@ class LookaheadBlock(NamedTuple):
 class LookaheadDrafter(Drafter):
     """Self-speculation with a `BlockPredictor`, such as the parallel branch of a hybrid: all drafts in one product.
 
-    The lookahead is computed once per text, or once per chunk of it, and used until the text has passed its end.
+    The lookahead is computed once per source, and is that of the whole target; without a source, once per chunk of a
+    text, and used until the text has passed its end.
     """
 
     def __init__(self, model: AutoregressiveModel) -> None:
@@ -321,7 +322,9 @@ class LookaheadDrafter(Drafter):
         return [row[:room] for row, room in zip(drafts, rooms, strict=True)]
 
     def _covers(self, prefix: Prefix) -> bool:
-        return prefix.owner in self._blocks and self._blocks[prefix.owner].covers(len(prefix.ids))
+        """Past the end of a target's lookahead there is no other; a finished row of a batch may be there, too."""
+        known = prefix.owner in self._blocks
+        return known and (self._source is not None or self._blocks[prefix.owner].covers(len(prefix.ids)))
 
     def _look_ahead(self, prefixes: Sequence[Prefix]) -> None:
         if not prefixes:

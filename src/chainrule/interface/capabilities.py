@@ -135,7 +135,7 @@ class BlockPredictor(ABC):
 
     @abstractmethod
     def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
-        """Vectors of the positions after each of B texts, given the sources of a conditional model."""
+        """Vectors of the positions after each of B texts; those of a conditional model depend on its source alone."""
 
     @abstractmethod
     def lookahead_logits(self, vectors: Tensor) -> Tensor:
