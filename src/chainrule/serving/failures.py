@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from chainrule.errors import ChainruleError, memory_problem
 from chainrule.serving.registry import UnknownRun
+from chainrule.serving.requests import DeadlineExceeded, EngineClosed, QueueFull
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "overloaded_error"}
 
@@ -36,6 +37,14 @@ def as_api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, UnknownRun):
         return ApiError(404, str(error), param="model", code="model_not_found")
+    if isinstance(error, QueueFull):
+        full = ApiError(429, str(error), code="queue_full")
+        full.headers["Retry-After"] = "1"
+        return full
+    if isinstance(error, DeadlineExceeded):
+        return ApiError(408, str(error), code="timeout")
+    if isinstance(error, EngineClosed):
+        return ApiError(503, str(error), code="shutting_down")
     if isinstance(error, ChainruleError):
         return ApiError(400, str(error))
     if memory_problem(error) is not None:

@@ -1,0 +1,105 @@
+"""Between texts and tokens: requests of the engine for the prompts of a run, and the text of what it generates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chainrule.decoding.generation import Generation
+from chainrule.decoding.sampling import Sampling
+from chainrule.errors import DecodingError
+from chainrule.serving.requests import Request, Token
+from chainrule.tasks.text import GeneratedText, TextRun
+
+UNFINISHED = "\ufffd"  # a part of a character
+CONTEXT_TOKENS = 8  # decoded again with each new token: what a token adds to a text can depend on those before it
+
+
+def text_request(
+    run: TextRun,
+    prompt: str | Sequence[int],
+    *,
+    max_tokens: int,
+    sampling: Sampling,
+    seed: int,
+    stop: Sequence[str] = (),
+    alternatives: int = 0,
+    draft: TextRun | str | None = None,
+    **limits: Any,
+) -> Request:
+    """The request for a continuation of a prompt, by text or ids; `limits` are `client` and `timeout`."""
+    if isinstance(prompt, str):
+        [ids] = run.prompt_ids([prompt])
+    else:
+        ids = list(prompt)
+        for token in ids:
+            if not 0 <= token < run.model.vocabulary:
+                raise DecodingError(
+                    f"the prompt has the id {token}, outside the vocabulary of 0 to {run.model.vocabulary - 1}; "
+                    "encode it with the tokenizer of the run"
+                )
+    return Request(
+        model=run.autoregressive,
+        prompt=ids,
+        max_tokens=max_tokens,
+        sampling=sampling,
+        seed=seed,
+        eos=run.tokenizer.eos,
+        suppress=tuple(run.suppressed),
+        stop=run.stop_condition(stop),
+        alternatives=alternatives,
+        draft=None if draft is None else run.drafter(draft),
+        **limits,
+    )
+
+
+class GrowingText:
+    """The text of generated tokens: what is final can be sent on, and all pieces together are the whole text.
+
+    Held back are parts of characters and what may become a stop string; the text of a model from right to left, whose
+    beginning is generated last, is final only at its end.
+    """
+
+    def __init__(self, run: TextRun, stop: Sequence[str]) -> None:
+        self.run, self.stop = run, stop
+        self.ids: list[int] = []
+        self.log_prob = 0.0
+        self.result: GeneratedText | None = None
+        self._held = max((len(one) - 1 for one in stop), default=0)
+        self._text = ""  # of the ids up to `_decoded`
+        self._decoded = 0
+        self._sent = 0
+
+    def add(self, tokens: Sequence[Token]) -> str:
+        """Append tokens and return the next piece of the text."""
+        for token in tokens:
+            self.log_prob += token.log_prob
+            if token.finished != "eos":
+                self.ids.append(token.id)
+            if token.finished is not None:
+                return self._finish(token)
+        if self.run.right_to_left:
+            return ""
+        self._extend()
+        return self._send(self._text, len(self._text) - self._held)
+
+    def _extend(self) -> None:
+        """Decode the new tokens, after a few of those before, unless they end within a character."""
+        first = max(0, self._decoded - CONTEXT_TOKENS)
+        before = self.run.tokenizer.decode(self.ids[first : self._decoded])
+        after = self.run.tokenizer.decode(self.ids[first:])
+        if after.startswith(before) and not after.endswith(UNFINISHED):
+            self._text += after[len(before) :]
+            self._decoded = len(self.ids)
+
+    def _finish(self, last: Token) -> str:
+        generation = Generation(self.ids, self.log_prob, last.finished or "length")
+        self.result = self.run.finished_text(generation, self.stop)
+        return self._send(self.result.text, len(self.result.text))
+
+    def _send(self, text: str, end: int) -> str:
+        if end <= self._sent:
+            return ""
+        piece = text[self._sent : end]
+        self._sent = end
+        return piece
