@@ -1,13 +1,12 @@
-"""A server on a real port, with a few small runs."""
+"""Runs that the tests of the server share, and a server on a real port."""
 
 from __future__ import annotations
 
-import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,20 @@ from chainrule.api import train
 from chainrule.serving.app import create_app
 from chainrule.serving.registry import Registry
 from tests.conftest import LINES
+from tests.serving.served import make_served
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tiny runs of every task, a report and a running training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHAINRULE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return make_served(tmp_path_factory.mktemp("served") / "runs")
+
+
+@pytest.fixture(scope="session")
+def registry(served: Path) -> Registry:
+    return Registry([served])
 
 
 @pytest.fixture(scope="session")
@@ -85,16 +98,9 @@ def server(served_runs: Path) -> Iterator[Server]:
 @pytest.fixture
 def start(served_runs: Path) -> Iterator[Start]:
     """Start a server with other settings."""
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
 
         def begin(**settings: Any) -> Server:
             return stack.enter_context(running(create_app(Registry([served_runs]), **settings)))
 
         yield begin
-
-
-@pytest.fixture
-def copied_runs(served_runs: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(served_runs, tmp_path / "runs"))
