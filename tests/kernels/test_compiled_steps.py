@@ -9,6 +9,7 @@ import torch
 
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.conditional import Conditional
+from chainrule.kernels.quantization import quantized
 from chainrule.kernels.step import Compilable, program_of, torch_only
 from chainrule.testing.tiny import SOURCE_VOCABULARY, VOCABULARY, tiny_model, variants
 from chainrule.types import Sequences, State, map_state, select, tensors
@@ -60,16 +61,50 @@ def test_a_compiled_step_equals_the_modules(name: str, variant: str, dtype: torc
 
 
 @pytest.mark.parametrize(("name", "variant"), COMPILED)
-def test_rows_at_different_positions_do_not_influence_each_other(name: str, variant: str) -> None:
-    model = tiny_model(name, variant).double()
+def test_a_row_is_the_same_to_the_last_bit_whatever_rows_share_its_batch(name: str, variant: str) -> None:
+    model = tiny_model(name, variant).float()
     torch.manual_seed(1)
     source, ids = sources(model), torch.randint(VOCABULARY, (ROWS, sum(CHUNKS)))
     with torch.inference_mode():
         _, state = read(model, source, ids)
-        order = torch.tensor([2, 0])
-        alone = model.step(ids[:1, 0], select(state, order[1:])).logits
-        together = model.step(ids[[1, 0], 0], select(state, order)).logits
-    torch.testing.assert_close(together[1:], alone, atol=1e-13, rtol=0)
+        order = torch.tensor([2, 0, 5, 1, 4, 3])
+        alone = model.step(ids[:1, 0], select(state, order[1:2])).logits
+        together = model.step(ids[order, 0], select(state, order)).logits
+    assert torch.equal(together[1:2], alone)
+
+
+@pytest.mark.parametrize(("name", "variant"), COMPILED)
+def test_tokens_read_in_a_block_are_the_same_to_the_last_bit_as_one_by_one(name: str, variant: str) -> None:
+    model = tiny_model(name, variant).float()
+    torch.manual_seed(1)
+    source, ids = sources(model), torch.randint(VOCABULARY, (1, 6))
+    if source is not None:
+        source = Sequences(source.ids[:1], source.lengths[:1])
+    with torch.inference_mode():
+        begin = model.start(source, batch_size=1).state
+        block = model.extend(ids, map_state(torch.clone, begin)).logits
+        single, state = [], begin
+        for token in ids[0]:
+            step = model.step(token[None], state)
+            single.append(step.logits)
+            state = step.state
+    assert torch.equal(block, torch.cat(single, dim=1))
+
+
+@pytest.mark.parametrize(("name", "variant"), COMPILED)
+def test_a_step_with_int8_weights_equals_the_modules_with_the_same_rounded_weights(name: str, variant: str) -> None:
+    model = tiny_model(name, variant).float()
+    small = quantized(model)
+    torch.manual_seed(1)
+    source, ids = sources(model), torch.randint(VOCABULARY, (ROWS, sum(CHUNKS)))
+    with torch.inference_mode():
+        with torch_only():
+            expected, _ = read(small, source, ids)
+            exact, _ = read(model, source, ids)
+        found, _ = read(small, source, ids)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE[torch.float32], rtol=0)
+    assert not torch.equal(expected, exact)
+    assert (expected.softmax(-1) - exact.softmax(-1)).abs().max() < 0.05
 
 
 def test_most_families_are_compiled() -> None:

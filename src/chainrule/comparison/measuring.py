@@ -103,16 +103,17 @@ def decoding_speed(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        generated, began = 0, 0.0
-        warm_up = min(WARM_UP_TOKENS, start.length // 2)
-        for _ in stream_tokens(model, [start.prompt], length=start.length, sampling=Sampling(), seeds=[0]):
-            generated += 1
+        generated, began, warm_up = 0, 0.0, min(WARM_UP_TOKENS, start.length // 2)
+        timed_from: int | None = None  # tokens
+        for tokens in stream_tokens(model, [start.prompt], length=start.length, sampling=Sampling(), seeds=[0]):
+            generated += len(tokens)
             now = time.perf_counter()
-            if generated == warm_up:
-                began = now
-            elif generated > warm_up and now - began > seconds:
+            if timed_from is None:
+                if generated >= warm_up:
+                    timed_from, began = generated, now
+            elif now - began > seconds:
                 break
-        return (generated - warm_up) / (time.perf_counter() - began)
+        return (generated - (timed_from or 0)) / (time.perf_counter() - began)
     finally:
         torch.set_num_threads(before)
 

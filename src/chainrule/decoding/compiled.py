@@ -19,6 +19,7 @@ from chainrule.decoding.sampling import MIN_TEMPERATURE, Sampling
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import TokenGenerator
 from chainrule.kernels import step
+from chainrule.kernels.program import Program
 from chainrule.kernels.step import Choices, Compilable
 from chainrule.types import State
 
@@ -42,6 +43,7 @@ class CompiledGeneration:
         )
         self.suppressed = np.array(sorted(set(suppressed)), dtype=np.int64)
         self.tokens_per_call = 1
+        self._program: Program | None = None  # the weights do not change during a generation
 
     @staticmethod
     def of(model: AutoregressiveModel, sampling: Sampling, suppressed: Sequence[int]) -> CompiledGeneration | None:
@@ -67,7 +69,7 @@ class CompiledGeneration:
         if isinstance(self.model, TokenGenerator):
             return self.model.generate(tokens, state, noise, self.rules, self.suppressed)
         assert isinstance(self.model, Compilable)
-        program = step.program_of(self.model)
+        program = self._program = self._program or step.program_of(self.model)
         if program is None:
             return None
         state = self.model.make_room(state, noise.shape[1])

@@ -85,9 +85,9 @@ def generate_tokens(
 def stream_tokens(
     model: AutoregressiveModel, prompts: Sequence[Sequence[int]], **options: Unpack[GenerationOptions]
 ) -> Iterator[list[GeneratedToken]]:
-    """Like `generate_tokens`, but yield the new tokens of all unfinished rows after each step.
+    """Like `generate_tokens`, but yield the new tokens of all unfinished rows as they are generated.
 
-    With a draft, one step may yield several tokens of a row, in order.
+    Several tokens of a row may come together, in order: those of a draft, or of a few milliseconds.
     """
     seeds, eos, suppress = options["seeds"], options.get("eos"), options.get("suppress", ())
     source, draft = options.get("source"), options.get("draft")
@@ -156,7 +156,7 @@ def _steps(
             choices = None if compiled is None or noise is None else blocks.generate(batch.prefixes, compiled, noise)
             if choices is None:
                 break
-            yield from batch.append_choices(choices)
+            yield batch.append_choices(choices)
         if not any(batch.running):
             return
         block = blocks.read(batch.prefixes, batch.max_remaining - 1, batch.draft_chooser())
@@ -254,24 +254,24 @@ class GenerationBatch:
             return np.empty((rows, count, 0))
         return np.ascontiguousarray(self._gumbels.peek(count).numpy(), dtype=np.float64)
 
-    def append_choices(self, choices: Choices) -> Iterator[list[GeneratedToken]]:
-        """Append tokens that were chosen outside of `choose`, step by step."""
+    def append_choices(self, choices: Choices) -> list[GeneratedToken]:
+        """Append tokens that were chosen outside of `choose`, and return those of unfinished rows, step by step."""
         rows, steps = choices.ids.shape
         if np.isnan(choices.log_probs).any():
             raise DecodingError(NOT_A_NUMBER)
         if self._gumbels is not None:
             self._gumbels.consume([steps] * rows)
-        for column in range(steps):
-            generated = []
+        generated: list[GeneratedToken] = []
+        for tokens, log_probs in zip(choices.ids.T.tolist(), choices.log_probs.T.tolist(), strict=True):
+            if not any(self.running):
+                break
             for row, (owner, ids) in enumerate(self.prefixes):
-                ids.append(int(choices.ids[row, column]))
+                ids.append(tokens[row])
                 if self.running[row]:
                     finished = self._finish(owner, ids)
                     self.running[row] = finished is None
-                    generated.append(GeneratedToken(owner, ids[-1], float(choices.log_probs[row, column]), finished))
-            yield generated
-            if not any(self.running):
-                return
+                    generated.append(GeneratedToken(owner, tokens[row], log_probs[row], finished))
+        return generated
 
     def draft_chooser(self) -> DraftChooser:
         return DraftChooser(self.rules.sampling, self._gumbels, self._seen, self._suppressed)

@@ -4,9 +4,7 @@ Vectors are given by the address of their first row and the distance in bytes be
 working memory are used where they are. All functions exist for float32 and float64: `like` is an array of the type in
 which the caller computes.
 
-A product with a few rows is bound by reading the matrix. Matrices are stored (out, in), and each output is one dot
-product, for up to four rows at once: this reads memory at the speed of the machine, which the matrix-vector products of
-NumPy and torch do not (`benchmarks/matvec.py`). What a row gets does not depend on the other rows (see `tiles`).
+Every row is computed by itself; products with matrices are in `products`.
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
+from chainrule.kernels.products import OPTIONS as ORDERED
+from chainrule.kernels.products import dot_products, pointer, vector, weighted_rows
 from chainrule.kernels.program import GELU, RELU, SIGMOID, SQUARED_RELU, TANH
-from chainrule.kernels.tiles import OUTPUTS, ROWS, SIZE, tile_of_one, tile_of_row, tile_of_rows
 
 Floats = npt.NDArray[np.floating[Any]]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 FAST = {"contract", "reassoc", "nsz", "arcp"}  # sums may be reordered; infinities and NaN are kept
-OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": FAST, "error_model": "numpy", "boundscheck": False}
+OPTIONS: dict[str, Any] = {**ORDERED, "fastmath": FAST}
 
 
 def compiled(function: Function) -> Function:
@@ -41,16 +39,6 @@ def compiled(function: Function) -> Function:
 
 LOG2_E, LOG_2 = math.log2(math.e), math.log(2)
 SMALLEST_EXPONENT = -87.0  # e^−87 is a normal float32
-
-
-@intrinsic
-def _pointer(_context: Any, address: Any) -> Any:
-    """An integer as a pointer."""
-
-    def convert(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), convert
 
 
 @intrinsic
@@ -64,14 +52,8 @@ def _float_from_bits(_context: Any, bits: Any) -> Any:
 
 
 @compiled
-def vector(address: int, size: int, like: Floats) -> Floats:
-    """The numbers at an address, as an array of the type of `like`."""
-    return numba.carray(_pointer(address), size, dtype=like.dtype)  # type: ignore[attr-defined, call-arg]
-
-
-@compiled
 def integers(address: int, size: int) -> npt.NDArray[np.int64]:
-    return numba.carray(_pointer(address), size, dtype=np.int64)  # type: ignore[attr-defined, call-arg]
+    return numba.carray(pointer(address), size, dtype=np.int64)  # type: ignore[attr-defined, call-arg]
 
 
 def exponential(x: Any) -> Any:
@@ -103,87 +85,6 @@ def _exponential(x: Any) -> Any:
         return math.exp(x)
 
     return double
-
-
-# Linear maps
-
-
-@compiled
-def linear(
-    out: int,
-    out_row: int,
-    x: int,
-    x_row: int,
-    matrix: int,
-    bias: int,
-    inputs: int,
-    outputs: int,
-    rows: int,
-    accumulate: bool,
-    like: Floats,
-) -> None:
-    """W x + b of each row with W (out, in), stored or, if it accumulates, added; there is no bias if it is 0.
-
-    No row depends on the others, to the last bit: in float32 by the fixed order of `tiles`, in float64, the type of
-    checks and not of speed, because every row is computed by itself.
-    """
-    size = like.itemsize
-    if size == SIZE:
-        _linear_in_tiles(out, out_row, x, x_row, matrix, bias, inputs, outputs, rows, accumulate, like)
-        return
-    for output in range(outputs):
-        weights = vector(matrix + output * inputs * size, inputs, like)
-        for row in range(rows):
-            values = vector(x + row * x_row, inputs, like)
-            total = like[0]
-            for index in range(inputs):
-                total += weights[index] * values[index]
-            _store(out + row * out_row, output, total, bias, accumulate, like)
-
-
-@compiled
-def _linear_in_tiles(
-    out: int,
-    out_row: int,
-    x: int,
-    x_row: int,
-    matrix: int,
-    bias: int,
-    inputs: int,
-    outputs: int,
-    rows: int,
-    accumulate: bool,
-    like: Floats,
-) -> None:
-    """Tiles of several rows and outputs; each weight vector is read from memory once for all rows."""
-    sums = np.empty(ROWS * 4, like.dtype)
-    target = sums.ctypes.data
-    full = rows - rows % ROWS
-    last = outputs - outputs % 4
-    for first in range(0, last, 4):
-        for row in range(0, full, ROWS):
-            for output in range(first, first + 4, OUTPUTS):
-                tile_of_rows(x + row * x_row, x_row, matrix + output * inputs * SIZE, inputs, target)
-                for index in range(ROWS):
-                    for column in range(OUTPUTS):
-                        value = sums[index * OUTPUTS + column]
-                        _store(out + (row + index) * out_row, output + column, value, bias, accumulate, like)
-        for row in range(full, rows):
-            tile_of_row(x + row * x_row, x_row, matrix + first * inputs * SIZE, inputs, target)
-            for column in range(4):
-                _store(out + row * out_row, first + column, sums[column], bias, accumulate, like)
-    for output in range(last, outputs):
-        for row in range(rows):
-            tile_of_one(x + row * x_row, x_row, matrix + output * inputs * SIZE, inputs, target)
-            _store(out + row * out_row, output, sums[0], bias, accumulate, like)
-
-
-@compiled
-def _store(row: int, output: int, value: float, bias: int, accumulate: bool, like: Floats) -> None:
-    out = vector(row, output + 1, like)
-    if bias != 0:
-        value += vector(bias, output + 1, like)[output]
-    out[output] = out[output] + value if accumulate else value
 
 
 # Norms, activations and products of vectors; one row each
@@ -255,30 +156,34 @@ def attend(
     """
     size = like.itemsize
     factor = like.dtype.type(scale)
+    where = scores.ctypes.data
     for head in range(heads):
-        q = vector(query + head * width * size, width, like)
-        highest = like.dtype.type(-np.inf)
-        for token in range(tokens):
-            k = vector(keys + head * key_strides[0] + token * key_strides[1], width, like)
-            score = like[0]
-            for index in range(width):
-                score += q[index] * k[index]
-            scores[token] = score * factor
-            if len(biases) > 0:
-                scores[token] += biases[head * tokens + token]
-            highest = max(highest, scores[token])
-        total = like[0]
-        for token in range(tokens):
-            scores[token] = exponential(scores[token] - highest)
-            total += scores[token]
-        result = vector(out + head * width * size, width, like)
-        for index in range(width):
-            result[index] = like[0]
-        for token in range(tokens):
-            weight = scores[token] / total
-            v = vector(values + head * value_strides[0] + token * value_strides[1], width, like)
-            for index in range(width):
-                result[index] += weight * v[index]
+        first_key = keys + head * key_strides[0]
+        dot_products(where, query + head * width * size, first_key, key_strides[1], width, tokens, like)
+        if len(biases) > 0:
+            for token in range(tokens):
+                scores[token] = scores[token] * factor + biases[head * tokens + token]
+        else:
+            for token in range(tokens):
+                scores[token] *= factor
+        softmax(scores, tokens, like)
+        first_value = values + head * value_strides[0]
+        weighted_rows(out + head * width * size, where, first_value, value_strides[1], width, tokens, like)
+
+
+@compiled
+def softmax(scores: Floats, count: int, like: Floats) -> None:
+    """Of the first `count` numbers, in place."""
+    highest = scores[0]
+    for index in range(count):
+        highest = max(highest, scores[index])
+    total = like[0]
+    for index in range(count):
+        scores[index] = exponential(scores[index] - highest)
+        total += scores[index]
+    share = like.dtype.type(1.0) / total
+    for index in range(count):
+        scores[index] *= share
 
 
 @compiled
@@ -373,26 +278,15 @@ def additive_attention(
     like: Floats,
 ) -> None:
     """Σ_n softmax_n(w · ReLU(k_n + q)) v_n."""
-    q, w, result = vector(query, size, like), vector(weight, size, like), vector(out, width, like)
-    highest = like.dtype.type(-np.inf)
+    q, w = vector(query, size, like), vector(weight, size, like)
     for token in range(tokens):
         k = vector(keys + token * key_stride, size, like)
         score = like[0]
         for index in range(size):
             score += w[index] * max(k[index] + q[index], like[0])
         scores[token] = score
-        highest = max(highest, score)
-    total = like[0]
-    for token in range(tokens):
-        scores[token] = exponential(scores[token] - highest)
-        total += scores[token]
-    for index in range(width):
-        result[index] = like[0]
-    for token in range(tokens):
-        share = scores[token] / total
-        v = vector(values + token * value_stride, width, like)
-        for index in range(width):
-            result[index] += share * v[index]
+    softmax(scores, tokens, like)
+    weighted_rows(out, scores.ctypes.data, values, value_stride, width, tokens, like)
 
 
 @compiled

@@ -20,9 +20,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from chainrule.kernels.arithmetic import integers, vector
+from chainrule.kernels.arithmetic import integers
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose
+from chainrule.kernels.products import vector
 
 Integers = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]

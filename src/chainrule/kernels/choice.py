@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chainrule.kernels.arithmetic import compiled
+from chainrule.kernels.arithmetic import compiled, exponential
 
 Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
@@ -17,22 +17,31 @@ Integers = npt.NDArray[np.int64]
 @compiled
 def log_probability(logits: Floats, token: int) -> float:
     """The log-probability of a token under the model's own distribution; NaN if the logits have one."""
-    highest = float(logits[0])
+    highest = logits[0]
     for index in range(len(logits)):
-        highest = max(highest, float(logits[index]))
-    total = 0.0
+        highest = max(highest, logits[index])
+    total, wrong = 0.0, 0
     for index in range(len(logits)):
-        total += math.exp(float(logits[index]) - highest)
-    return float(logits[token]) - highest - math.log(total)
+        total += float(exponential(logits[index] - highest))  # of NaN, it is a number
+        wrong += logits[index] != logits[index]
+    if wrong > 0:
+        return math.nan
+    return float(logits[token]) - float(highest) - math.log(total)
 
 
 @compiled
 def choose(logits: Floats, noise: npt.NDArray[np.float64], rules: npt.NDArray[np.float64], suppressed: Integers) -> int:
     """A sample after temperature, top-k, top-p and min-p; the most probable token without noise or temperature."""
     size = len(logits)
-    scores = np.empty(size, np.float64)
     temperature, top_k, top_p, min_p = rules
     greedy = len(noise) == 0 or temperature == 0.0
+    if greedy and len(suppressed) == 0:
+        best = 0
+        for index in range(size):
+            if logits[index] > logits[best]:
+                best = index
+        return best
+    scores = np.empty(size, np.float64)
     for index in range(size):
         scores[index] = logits[index] if greedy or temperature == 1.0 else logits[index] / temperature
     for index in suppressed:

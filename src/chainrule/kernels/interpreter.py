@@ -23,16 +23,15 @@ from chainrule.kernels.arithmetic import (
     integers,
     interpolate,
     layer_norm,
-    linear,
     log_mixture,
     log_softmax,
     multiply,
     rms_norm,
     rotate,
-    vector,
 )
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose, log_probability
+from chainrule.kernels.products import linear, vector
 from chainrule.kernels.program import (
     ACTIVATE,
     ADD,
@@ -47,6 +46,7 @@ from chainrule.kernels.program import (
     INTERPOLATE,
     LAYER_NORM,
     LINEAR,
+    LINEAR_INT8,
     LOG_MIXTURE,
     LOG_SOFTMAX,
     MULTIPLY,
@@ -56,6 +56,8 @@ from chainrule.kernels.program import (
     SELF_ATTENTION,
     TAPS,
 )
+
+INT8 = np.zeros(1, dtype=np.int8)
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
@@ -158,12 +160,16 @@ def _operate(
     rows = len(tokens) * together
     out, out_row = addresses[operation[1]], row_strides[operation[1]]
     a, a_row = addresses[operation[2]], row_strides[operation[2]]
-    if code == LINEAR:
+    if code in (LINEAR, LINEAR_INT8):
         bias = 0
         if operation[4] >= 0:
             bias = addresses[operation[4]]
-        matrix = addresses[operation[3]]
-        linear(out, out_row, a, a_row, matrix, bias, operation[5], operation[6], rows, operation[7] != 0, like)
+        matrix, inputs, outputs, accumulate = addresses[operation[3]], operation[5], operation[6], operation[7] != 0
+        if code == LINEAR:
+            linear(out, out_row, a, a_row, matrix, 0, bias, inputs, outputs, rows, accumulate, like, like)
+        else:
+            scales = addresses[operation[8]]
+            linear(out, out_row, a, a_row, matrix, scales, bias, inputs, outputs, rows, accumulate, INT8, like)
         return
     size = like.itemsize
     for row in range(rows):

@@ -23,6 +23,7 @@ from torch import Tensor, nn
     EMBED,
     EMBED_WINDOW,
     LINEAR,
+    LINEAR_INT8,
     RMS_NORM,
     LAYER_NORM,
     ROTATE,
@@ -41,7 +42,7 @@ from torch import Tensor, nn
     LOG_SOFTMAX,
     EXPECTED_ROW,
     LOG_MIXTURE,
-) = range(21)
+) = range(22)
 
 SQUARED_RELU, GELU, TANH, SIGMOID, RELU, ONE_MINUS = range(6)
 """Elementwise functions."""
@@ -55,6 +56,8 @@ A negative number is a tensor of the state with a vector for each token, and not
 """
 
 NONE = -1
+
+LARGEST_INT8 = 127
 
 CacheSlots: TypeAlias = tuple[int, int]
 """The state tensors with the keys and the values of a layer."""
@@ -101,6 +104,13 @@ class Program:
         return sorted({int(memory) - FIRST_STATE for memory in self.memories if memory >= FIRST_STATE})
 
 
+def quantize(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix (out, in) in int8, and the scale (out,) of each of its rows: the largest weight becomes ±127."""
+    largest = matrix.abs().amax(1)
+    scales = torch.where(largest > 0, largest / LARGEST_INT8, 1)
+    return (matrix / scales[:, None]).round_().to(torch.int8), scales
+
+
 @dataclass
 class ProgramBuilder:
     """Collects the operations of a step. Methods return the vector of their result, in new working memory."""
@@ -112,6 +122,8 @@ class ProgramBuilder:
     memories: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     constants: list[Tensor] = field(default_factory=list)
+    int8: bool = False  # whether matrices are stored in int8, with a scale for each output
+    matrices: list[Tensor] = field(default_factory=list)  # those of linear maps, where they are
     top: int = 0  # working memory in use
     working_size: int = 0
     positions: int = NONE
@@ -151,6 +163,9 @@ class ProgramBuilder:
     def constant(self, tensor: Tensor) -> Vector:
         """A parameter or buffer, used where it is; it must be contiguous."""
         held = tensor.detach().to(self.dtype)  # tables of positions are float32 in a model of float64
+        return self._hold(held)
+
+    def _hold(self, held: Tensor) -> Vector:
         assert held.is_contiguous(), "a program reads contiguous tensors"
         self.constants.append(held)
         return self._vector(CONSTANT, held.data_ptr(), held.numel())
@@ -214,7 +229,13 @@ class ProgramBuilder:
         out = add_to or out or self.new(outputs)
         shift = NONE if bias is None else self.constant(bias).place
         accumulate = int(add_to is not None)
-        self._add(LINEAR, out.place, x.place, self.constant(weight).place, shift, inputs, outputs, accumulate)
+        self.matrices.append(weight)
+        if self.int8:
+            quantized, scales = quantize(weight.detach())
+            matrix, scale = self._hold(quantized).place, self.constant(scales).place
+            self._add(LINEAR_INT8, out.place, x.place, matrix, shift, inputs, outputs, accumulate, scale)
+        else:
+            self._add(LINEAR, out.place, x.place, self.constant(weight).place, shift, inputs, outputs, accumulate)
         return out
 
     def logits(self, x: Vector, weight: Tensor, bias: Tensor | None = None) -> None:

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from chainrule.kernels.program import FIRST_STATE, NONE, RESULT, Program, ProgramBuilder
+from chainrule.kernels.program import FIRST_STATE, NONE, RESULT, Program, ProgramBuilder, quantize
 from chainrule.types import State, Step, tensors
 
 MAX_ROWS = 32
@@ -63,6 +63,7 @@ class _Programs:
         self.enabled = find_spec("numba") is not None
         self.ready: set[torch.dtype] = set()  # types for which the functions are loaded
         self.of_model: WeakKeyDictionary[nn.Module, KnownProgram] = WeakKeyDictionary()
+        self.int8: WeakSet[nn.Module] = WeakSet()  # models whose matrices are stored in int8
 
 
 _programs = _Programs()
@@ -134,10 +135,22 @@ def program_for(model: nn.Module, outputs: int, describe: Callable[[ProgramBuild
     first = next(model.parameters())
     if first.dtype not in EXACT:
         return None
-    builder = ProgramBuilder(first.dtype, outputs)
+    builder = ProgramBuilder(first.dtype, outputs, int8=model in _programs.int8)
     describe(builder)
     _programs.of_model[model] = KnownProgram(builder.build(), weights)
     return _programs.of_model[model].program
+
+
+def store_in_int8(model: nn.Module) -> None:
+    """Round the matrices of a model's step to int8 and scales, and store them so in its program."""
+    assert isinstance(model, Compilable)
+    builder = ProgramBuilder(next(model.parameters()).dtype, model.vocabulary)
+    model.describe_step(builder)
+    with torch.no_grad():
+        for matrix in builder.matrices:
+            rounded, scales = quantize(matrix.detach())
+            matrix.detach().copy_(rounded * scales[:, None])
+    _programs.int8.add(model)
 
 
 def run(program: Program, tokens: Tensor, state: State) -> Tensor:

@@ -5,7 +5,7 @@ Row             one request
 └── BlockRow    ... by a decoder that finds several tokens at once: drafts, or blocks in one pass
 
 A row computes the same numbers in any company. Prompts are read in chunks of their own; compiled steps round every row
-in the same order (`kernels.tiles`); a model without a compiled step is advanced row by row.
+in the same order (`kernels.products`); a model without a compiled step is advanced row by row.
 """
 
 from __future__ import annotations

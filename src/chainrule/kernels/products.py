@@ -1,0 +1,340 @@
+"""Products of a matrix (out, in) and a few rows, compiled by Numba: the work of a decoding step.
+
+Every output of a row is one dot product, and its sum has one order: lane l adds the products at l, l + LANES, …, the
+lanes are added in a fixed tree, and then the rest of the products. The order does not depend on how many rows and
+outputs are computed together, so the result of a row is the same to the last bit whatever rows share its batch and
+whether its tokens are read one by one or in a block.
+
+A few rows are bound by reading the matrix: outputs are computed one after the other, since the processor prefetches a
+single stream of addresses best. More rows are bound by arithmetic: tiles of rows and outputs stay in registers, and the
+outputs after them are prefetched in the meantime, as one stream. Weights of int8 are converted in registers, which also
+takes arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+Floats = npt.NDArray[np.floating[Any]]
+Weights = npt.NDArray[Any]  # of int8, or of the type that the caller computes in
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+
+
+def ordered(function: Function) -> Function:
+    """Compile a function whose sums keep their order."""
+    return cast(Function, numba.njit(**OPTIONS)(function))
+
+
+WIDE = bool(llvm.get_host_cpu_features().get("avx512f"))
+LANES, TILE = (16, 4) if WIDE else (8, 2)  # numbers in a register; rows of a tile, as many as there are registers for
+OUTPUTS = 4  # of a tile
+LINE = 64  # bytes of a cache line
+
+INT32, INT64 = ir.IntType(32), ir.IntType(64)
+
+
+def _constant(value: int) -> Any:
+    return ir.Constant(INT64, value)
+
+
+def _lanes(numbers: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(INT32, len(numbers)), numbers)
+
+
+def _sums(builder: Any, vectors: list[Any]) -> Any:
+    """A vector with the sum of the lanes of each: halves are added until one lane is left, two vectors at a time."""
+    lanes, starts = LANES, range(1)
+    while lanes > 1:
+        half = lanes // 2
+        paired = vectors if len(vectors) > 1 else [vectors[0], vectors[0]]
+        starts = range(0, len(starts) * lanes * min(2, len(vectors)), lanes)
+        low = _lanes([start + lane for start in starts for lane in range(half)])
+        high = _lanes([start + half + lane for start in starts for lane in range(half)])
+        vectors = [
+            builder.fadd(builder.shuffle_vector(one, other, low), builder.shuffle_vector(one, other, high))
+            for one, other in zip(paired[::2], paired[1::2], strict=True)
+        ]
+        lanes = half
+    return vectors[0]
+
+
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _memory(builder: Any, kind: Any) -> Any:
+    """Memory of the function for a value of this type, which LLVM keeps in a register if it can."""
+    return cgutils.alloca_once(builder, kind)  # type: ignore[no-untyped-call]
+
+
+def _declare(builder: Any, kind: Any, name: str) -> Any:
+    return cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+
+
+def _number_types(like: Any) -> tuple[Any, Any, int]:
+    """The type of a number, that of a vector register, and the bytes of a number."""
+    number = ir.FloatType() if like.dtype == types.float32 else ir.DoubleType()
+    return number, ir.VectorType(number, LANES), like.dtype.bitwidth // 8
+
+
+def _fused_multiply_add(builder: Any, numbers: Any) -> Any:
+    bits = 32 if isinstance(numbers.element, ir.FloatType) else 64
+    kind = ir.FunctionType(numbers, [numbers] * 3)
+    return _declare(builder, kind, f"llvm.fma.v{LANES}f{bits}")
+
+
+def _dot_products(rows: int, outputs: int) -> Any:
+    """The address of the products of some rows and outputs, by rows, over the inputs that fill whole vectors.
+
+    After each vector of inputs, `lines` cache lines from the address `ahead` on are prefetched.
+    """
+
+    @intrinsic
+    def products(
+        _context: Any,
+        x: Any,
+        x_row: Any,
+        matrix: Any,
+        matrix_row: Any,
+        inputs: Any,
+        ahead: Any,
+        lines: Any,
+        weights: Any,
+        like: Any,
+    ) -> Any:
+
+        def generate(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            x, x_row, matrix, matrix_row, inputs, ahead, lines = values[:7]
+            _, numbers, size = _number_types(like)
+            weight_size = weights.dtype.bitwidth // 8
+            stored = ir.VectorType(ir.IntType(8), LANES) if weights.dtype == types.int8 else numbers
+            fma = _fused_multiply_add(builder, numbers)
+            nothing = ir.VoidType()
+            prefetch = _declare(
+                builder, ir.FunctionType(nothing, [cgutils.voidptr_t, INT32, INT32, INT32]), "llvm.prefetch.p0"
+            )
+            zeros = ir.Constant(numbers, [0.0] * LANES)
+            totals = [_memory(builder, numbers) for _ in range(rows * outputs)]
+            for total in totals:
+                builder.store(zeros, total)
+            of_row = [builder.add(x, builder.mul(x_row, _constant(row))) for row in range(rows)]
+            of_output = [builder.add(matrix, builder.mul(matrix_row, _constant(output))) for output in range(outputs)]
+            step = builder.mul(lines, _constant(LINE))
+            with cgutils.for_range(builder, builder.udiv(inputs, _constant(LANES))) as loop:
+                start = builder.add(ahead, builder.mul(loop.index, step))
+                with cgutils.for_range(builder, lines) as line:
+                    address = builder.add(start, builder.mul(line.index, _constant(LINE)))
+                    reading, near, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
+                    builder.call(prefetch, [builder.inttoptr(address, cgutils.voidptr_t), reading, near, data])
+                offset = builder.mul(loop.index, _constant(LANES * size))
+                inputs_of = [
+                    builder.load(_pointer(builder, builder.add(base, offset), numbers), align=size) for base in of_row
+                ]
+                offset = builder.mul(loop.index, _constant(LANES * weight_size))
+                for output, base in enumerate(of_output):
+                    weight = builder.load(_pointer(builder, builder.add(base, offset), stored), align=weight_size)
+                    if stored is not numbers:
+                        weight = builder.sitofp(builder.sext(weight, ir.VectorType(INT32, LANES)), numbers)
+                    for row, inputs_of_row in enumerate(inputs_of):
+                        total = totals[row * outputs + output]
+                        builder.store(builder.call(fma, [weight, inputs_of_row, builder.load(total)]), total)
+            found = _sums(builder, [builder.load(total) for total in totals])
+            stored_sums = _memory(builder, found.type)
+            builder.store(found, stored_sums)
+            return builder.ptrtoint(stored_sums, INT64)
+
+        return types.int64(*(types.int64,) * 7, weights, like), generate
+
+    return products
+
+
+_one = _dot_products(1, 1)
+_some_outputs = _dot_products(1, OUTPUTS)
+_tile = _dot_products(TILE, OUTPUTS)
+
+
+def _weighted_sum(vectors: int) -> Any:
+    """Store Σ_n w_n r_n over the first `vectors` vectors of `count` rows, `stride` bytes apart."""
+
+    @intrinsic
+    def weighted_sum(_context: Any, out: Any, weights: Any, rows: Any, stride: Any, count: Any, like: Any) -> Any:
+        def generate(target: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            out, weights, rows, stride, count, _ = values
+            number, numbers, size = _number_types(like)
+            fma = _fused_multiply_add(builder, numbers)
+            totals = [_memory(builder, numbers) for _ in range(vectors)]
+            for total in totals:
+                builder.store(ir.Constant(numbers, [0.0] * LANES), total)
+            with cgutils.for_range(builder, count) as loop:
+                address = builder.add(weights, builder.mul(loop.index, _constant(size)))
+                weight = builder.load(_pointer(builder, address, number))
+                first = builder.insert_element(ir.Constant(numbers, ir.Undefined), weight, ir.Constant(INT32, 0))
+                filled = builder.shuffle_vector(first, first, _lanes([0] * LANES))
+                row = builder.add(rows, builder.mul(loop.index, stride))
+                for index, total in enumerate(totals):
+                    here = _pointer(builder, builder.add(row, _constant(index * LANES * size)), numbers)
+                    found = builder.call(fma, [filled, builder.load(here, align=size), builder.load(total)])
+                    builder.store(found, total)
+            for index, total in enumerate(totals):
+                here = _pointer(builder, builder.add(out, _constant(index * LANES * size)), numbers)
+                builder.store(builder.load(total), here, align=size)
+            return target.get_dummy_value()
+
+        return types.void(*(types.int64,) * 5, like), generate
+
+    return weighted_sum
+
+
+_weighted_one, _weighted_four = _weighted_sum(1), _weighted_sum(4)
+
+
+@intrinsic
+def pointer(_context: Any, address: Any) -> Any:
+    """An integer as a pointer."""
+
+    def convert(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), convert
+
+
+@ordered
+def vector(address: int, size: int, like: Floats) -> Floats:
+    """The numbers at an address, as an array of the type of `like`."""
+    return numba.carray(pointer(address), size, dtype=like.dtype)  # type: ignore[attr-defined, call-arg]
+
+
+@ordered
+def linear(
+    out: int,
+    out_row: int,
+    x: int,
+    x_row: int,
+    matrix: int,
+    scales: int,
+    bias: int,
+    inputs: int,
+    outputs: int,
+    rows: int,
+    accumulate: bool,
+    weights: Weights,
+    like: Floats,
+) -> None:
+    """W x + b of each row with W (out, in), stored or, if it accumulates, added.
+
+    The matrix has the type of `weights`. Each output is multiplied by its scale; the addresses of scales and of the
+    bias are 0 if there are none.
+    """
+    row_bytes = inputs * weights.itemsize
+    last = 0 if rows < TILE and weights.itemsize > 1 else outputs - outputs % OUTPUTS
+    tiles = rows // TILE + rows % TILE
+    lines = -(-(OUTPUTS * weights.itemsize * LANES // LINE) // tiles)
+    rest = inputs % LANES > 0
+    for output in range(0, last, OUTPUTS):
+        here = matrix + output * row_bytes
+        ahead = here + OUTPUTS * row_bytes
+        row = 0
+        while row < rows:
+            x_here = x + row * x_row
+            together = TILE if row + TILE <= rows else 1
+            if together == TILE:
+                found = _tile(x_here, x_row, here, row_bytes, inputs, ahead, lines, weights, like)
+            else:
+                found = _some_outputs(x_here, 0, here, row_bytes, inputs, ahead, lines, weights, like)
+            if rest:
+                for one in range(together):
+                    sums = found + one * OUTPUTS * like.itemsize
+                    _add_rest(sums, x_here + one * x_row, here, row_bytes, OUTPUTS, inputs, weights, like)
+            for one in range(together):
+                sums, target = vector(found, TILE * OUTPUTS, like), vector(out + (row + one) * out_row, outputs, like)
+                for number in range(OUTPUTS):
+                    total = sums[one * OUTPUTS + number]
+                    if scales != 0:
+                        total *= vector(scales, outputs, like)[output + number]
+                    if bias != 0:
+                        total += vector(bias, outputs, like)[output + number]
+                    target[output + number] = target[output + number] + total if accumulate else total
+            row += together
+            ahead += lines * LINE * (inputs // LANES)
+    for output in range(last, outputs):
+        here = matrix + output * row_bytes
+        for row in range(rows):
+            x_here, target = x + row * x_row, vector(out + row * out_row, outputs, like)
+            found = _one(x_here, 0, here, 0, inputs, 0, 0, weights, like)
+            if rest:
+                _add_rest(found, x_here, here, row_bytes, 1, inputs, weights, like)
+            total = vector(found, 1, like)[0]
+            if scales != 0:
+                total *= vector(scales, outputs, like)[output]
+            if bias != 0:
+                total += vector(bias, outputs, like)[output]
+            target[output] = target[output] + total if accumulate else total
+
+
+@ordered
+def _add_rest(
+    sums: int, x: int, matrix: int, matrix_row: int, outputs: int, inputs: int, weights: Weights, like: Floats
+) -> None:
+    """Add the products of the inputs that fill no vector."""
+    values, totals = vector(x, inputs, like), vector(sums, outputs, like)
+    for output in range(outputs):
+        others = vector(matrix + output * matrix_row, inputs, weights)
+        for index in range(inputs - inputs % LANES, inputs):
+            totals[output] += values[index] * like.dtype.type(others[index])
+
+
+@ordered
+def dot_products(out: int, x: int, rows: int, stride: int, width: int, count: int, like: Floats) -> None:
+    """The product of x with each of `count` rows, `stride` bytes apart."""
+    result = vector(out, count, like)
+    rest = width % LANES > 0
+    row = 0
+    while row < count:
+        here = rows + row * stride
+        together = OUTPUTS if row + OUTPUTS <= count else 1
+        if together == OUTPUTS:
+            found = _some_outputs(x, 0, here, stride, width, 0, 0, like, like)
+        else:
+            found = _one(x, 0, here, 0, width, 0, 0, like, like)
+        if rest:
+            _add_rest(found, x, here, stride, together, width, like, like)
+        sums = vector(found, together, like)
+        for one in range(together):
+            result[row + one] = sums[one]
+        row += together
+
+
+@ordered
+def weighted_rows(out: int, weights: int, rows: int, stride: int, width: int, count: int, like: Floats) -> None:
+    """Σ_n w_n r_n over `count` rows, `stride` bytes apart."""
+    size = like.itemsize
+    last = width - width % LANES
+    start = 0
+    while start < last:
+        if start + 4 * LANES <= last:
+            _weighted_four(out + start * size, weights, rows + start * size, stride, count, like)
+            start += 4 * LANES
+        else:
+            _weighted_one(out + start * size, weights, rows + start * size, stride, count, like)
+            start += LANES
+    if last < width:
+        result, shares = vector(out, width, like), vector(weights, count, like)
+        for index in range(last, width):
+            result[index] = like[0]
+        for row in range(count):
+            values = vector(rows + row * stride, width, like)
+            for index in range(last, width):
+                result[index] += shares[row] * values[index]
