@@ -605,7 +605,7 @@ PATHS: dict[str, list[tuple[int, str, str]]] = {
         (1, "api.py", "merges recipe, config file and options into a RunConfig"),
         (2, "tasks/text.py", "opens the data: TextTask.open returns TextData"),
         (3, "data/corpus.py", "trains the tokenizer and encodes the text once, into the cache"),
-        (2, "tasks/base.py", "TrainingData.train: builds, fits, scores, writes the card"),
+        (2, "tasks/training_data.py", "TrainingData.train: builds, fits, scores, writes the card"),
         (3, "families.py", "builds models/gpt.py from the registry"),
         (3, "training/loop.py", "Trainer.run: budget, schedule, validation, checkpoints"),
         (4, "data/batching.py", "the batch at a position"),

@@ -22,7 +22,7 @@ from chainrule.comparison.runner import failure_reason
 from chainrule.errors import ConfigError, RunError
 from chainrule.families import FAMILIES
 from chainrule.tasks import load
-from chainrule.tasks.text import TextComparison
+from chainrule.tasks.text_comparison import TextComparison
 
 SIZES = {"vocabulary": 65}
 SMALL = ["finite_memory.model.width=16", "recurrent.model.width=16", "recurrent.model.layers=1"]

@@ -13,7 +13,7 @@ import pytest
 from chainrule.comparison.plan import comparable_task
 from chainrule.tasks import COMPARISONS
 from chainrule.tasks.images import ImageComparison
-from chainrule.tasks.text import TextComparison
+from chainrule.tasks.text_comparison import TextComparison
 
 SMALL = ["pixelcnn.model.layers=1", "pixelcnn.model.width=8", "gpt.model.layers=1", "gpt.model.width=16"]
 

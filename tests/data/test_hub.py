@@ -10,7 +10,7 @@ from chainrule.data import hub
 from chainrule.data.corpus import prepare
 from chainrule.errors import DataError, MissingExtra
 from chainrule.mixing import mix
-from chainrule.tasks.text import TextComparison
+from chainrule.tasks.text_comparison import TextComparison
 
 datasets = pytest.importorskip("datasets")
 

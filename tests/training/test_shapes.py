@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from chainrule.families import build
-from chainrule.tasks.text import TextComparison
+from chainrule.tasks.text_comparison import TextComparison
 from chainrule.training.shapes import build_shapes
 
 NEURAL = [name for name in TextComparison.families() if name != "ngram"]

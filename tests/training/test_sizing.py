@@ -10,7 +10,7 @@ import pytest
 import chainrule
 from chainrule.families import FAMILIES
 from chainrule.tasks.pair_comparison import PairComparison
-from chainrule.tasks.text import TextComparison
+from chainrule.tasks.text_comparison import TextComparison
 from chainrule.training.progress import Reporter
 from chainrule.training.sizing import dropout_for, parameter_count, shape_for, sizes_for_examples, sizes_for_minutes
 

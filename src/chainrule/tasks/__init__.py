@@ -14,8 +14,9 @@ from chainrule.errors import ConfigError, nearest
 from chainrule.families import Registry, build, family
 from chainrule.features import use_tokenizer
 from chainrule.interface.base import Model
-from chainrule.tasks.base import Run, RunT, Task, TrainingData, choose_device, parameters, require
+from chainrule.tasks.base import Run, RunT, Task, choose_device, parameters, require
 from chainrule.tasks.comparing import ComparisonData
+from chainrule.tasks.training_data import TrainingData
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Reporter
 
@@ -54,7 +55,7 @@ TASKS: Registry[Task] = Registry(
 """By the `task` of a family."""
 COMPARISONS: Registry[ComparisonData] = Registry(
     {
-        "text": "tasks.text:TextComparison",
+        "text": "tasks.text_comparison:TextComparison",
         "images": "tasks.images:ImageComparison",
         "labels": "tasks.label_comparison:LabelComparison",
         "translation": "tasks.pair_comparison:PairComparison",

@@ -28,7 +28,7 @@ from chainrule.decoding.structured import Span, best_spans
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.answers import AnswerScore, answer_score
 from chainrule.models.reader import SpanReader
-from chainrule.tasks.base import Task, TrainingBatches, refuse_pairs
+from chainrule.tasks.base import Task, refuse_pairs
 from chainrule.tasks.examples import (
     ExampleData,
     LinePrediction,
@@ -37,6 +37,7 @@ from chainrule.tasks.examples import (
     encoder_tokenizer,
     in_groups,
 )
+from chainrule.tasks.training_data import TrainingBatches
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Fraction, Reporter, shown_fraction
 from chainrule.types import Sequences

@@ -20,7 +20,8 @@ from chainrule.data.corpus import Corpus, Report
 from chainrule.deadline import Deadline
 from chainrule.errors import ConfigError
 from chainrule.families import family
-from chainrule.tasks.base import Run, TrainingData
+from chainrule.tasks.base import Run
+from chainrule.tasks.training_data import TrainingData
 from chainrule.tokenizers import Tokenizer
 
 OWN_SPLIT = ""

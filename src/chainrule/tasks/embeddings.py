@@ -20,8 +20,9 @@ from chainrule.evaluation.objective import objective_score
 from chainrule.features.extraction import TextFeatures
 from chainrule.interface.base import Model, OwnObjective
 from chainrule.interface.capabilities import Embedder, Layered
-from chainrule.tasks.base import ModelT_co, RunT, Task, TokenizerRun, TrainingBatches
+from chainrule.tasks.base import ModelT_co, RunT, Task, TokenizerRun
 from chainrule.tasks.text import PlainTextData, prepare_text
+from chainrule.tasks.training_data import TrainingBatches
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Reporter

@@ -21,8 +21,9 @@ from chainrule.features.encoders import RunEncoder
 from chainrule.interface.base import AutoregressiveModel, NeuralModel
 from chainrule.interface.capabilities import FitsStatistics
 from chainrule.metrics import score_rows
-from chainrule.tasks.base import HeldOut, LikelihoodData, RunT, TokenizerRun, TrainingBatches
+from chainrule.tasks.base import HeldOut, RunT, TokenizerRun
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
+from chainrule.tasks.training_data import LikelihoodData, TrainingBatches
 from chainrule.tokenizers import Tokenizer
 from chainrule.tokenizers.huggingface import HuggingFace
 from chainrule.training.checkpoint import RunFolder

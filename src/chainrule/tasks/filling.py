@@ -19,10 +19,11 @@ from chainrule.families import family
 from chainrule.interface.base import Model, NeuralModel, OwnObjective
 from chainrule.interface.capabilities import Infills
 from chainrule.models.t5 import SENTINELS, T5Config
-from chainrule.tasks.base import HeldOut, LikelihoodData, Run, Task, TrainingBatches, TrainingData
+from chainrule.tasks.base import HeldOut, Run, Task
 from chainrule.tasks.embeddings import EmbeddingRun, EncoderData, text_feed
 from chainrule.tasks.generated_answers import GeneratedAnswerRun, has_pairs, open_answers
 from chainrule.tasks.text import PlainTextData, prepare_text
+from chainrule.tasks.training_data import LikelihoodData, TrainingBatches, TrainingData
 from chainrule.tokenizers.bytes import Bytes
 from chainrule.tokenizers.chars import Chars
 from chainrule.tokenizers.huggingface import HuggingFace

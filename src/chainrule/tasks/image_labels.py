@@ -22,10 +22,11 @@ from chainrule.evaluation.labels import LabelScore, label_score
 from chainrule.evaluation.likelihood import protocol_for, surprisals
 from chainrule.models.image_classifier import ImageClassifier
 from chainrule.nn.label_model import ImageLabelModel
-from chainrule.tasks.base import HeldOut, LikelihoodData, Run, Task, TrainingBatches, refuse_pairs
+from chainrule.tasks.base import HeldOut, Run, Task, refuse_pairs
 from chainrule.tasks.examples import embedder_settings
 from chainrule.tasks.labels import Probabilities, label_report
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
+from chainrule.tasks.training_data import LikelihoodData, TrainingBatches
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction

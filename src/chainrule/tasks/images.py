@@ -27,9 +27,10 @@ from chainrule.families import single_families
 from chainrule.interface.base import AutoregressiveModel, Model, NeuralModel
 from chainrule.interface.conditional import Conditional
 from chainrule.metrics import score_rows
-from chainrule.tasks.base import HeldOut, LikelihoodData, Task, TrainingBatches, require
+from chainrule.tasks.base import HeldOut, Task, require
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tasks.sequences import SequenceComparison, SequenceRun, SequenceSplits, SpeedPrompt
+from chainrule.tasks.training_data import LikelihoodData, TrainingBatches
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Fraction, Reporter, shown_fraction

@@ -14,9 +14,10 @@ from chainrule.data.labelled import choose_columns, prepare_labelled
 from chainrule.deadline import Deadline
 from chainrule.errors import ConfigError
 from chainrule.models.classifier import Classifier
-from chainrule.tasks.base import Run, TrainingData, require
+from chainrule.tasks.base import Run, require
 from chainrule.tasks.comparing import Entry, ExampleComparison, Statistics, TaskMetric
 from chainrule.tasks.labels import LabelRun
+from chainrule.tasks.training_data import TrainingData
 from chainrule.training.checkpoint import RunFolder
 
 BATCH = 512  # texts between two looks at the clock

@@ -24,7 +24,7 @@ from chainrule.evaluation.likelihood import protocol_for, surprisals
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.metrics import score_rows
 from chainrule.models.classifier import Classifier
-from chainrule.tasks.base import HeldOut, Task, TrainingBatches, refuse_pairs
+from chainrule.tasks.base import HeldOut, Task, refuse_pairs
 from chainrule.tasks.examples import (
     WINDOW,
     ExampleData,
@@ -38,6 +38,7 @@ from chainrule.tasks.examples import (
 )
 from chainrule.tasks.mixable import MixableRun, named_data
 from chainrule.tasks.scoring import ScoreReport
+from chainrule.tasks.training_data import TrainingBatches
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
 from chainrule.types import Sequences

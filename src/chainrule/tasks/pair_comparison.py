@@ -12,8 +12,9 @@ from chainrule.data.parallel import pairs_as_text, prepare_pairs
 from chainrule.deadline import Deadline
 from chainrule.decoding import Search
 from chainrule.evaluation.translation import corpus_scores, metrics, sentence_statistics
-from chainrule.tasks.base import Run, TrainingData, require
+from chainrule.tasks.base import Run, require
 from chainrule.tasks.comparing import OWN_SPLIT, Entry, ExampleComparison, TaskMetric
+from chainrule.tasks.training_data import TrainingData
 from chainrule.tasks.translation import TranslationRun
 
 BATCH = 32  # sentences between two looks at the clock

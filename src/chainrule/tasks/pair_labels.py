@@ -28,7 +28,7 @@ from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.labels import LabelScore, LabelSetScore, label_score, label_set_score
 from chainrule.metrics import score_rows
 from chainrule.models.pair_classifier import PairClassifier
-from chainrule.tasks.base import Task, TrainingBatches, refuse_pairs
+from chainrule.tasks.base import Task, refuse_pairs
 from chainrule.tasks.examples import (
     ExampleData,
     LinePrediction,
@@ -40,6 +40,7 @@ from chainrule.tasks.examples import (
 )
 from chainrule.tasks.labels import Probabilities, label_report
 from chainrule.tasks.scoring import ScoreReport
+from chainrule.tasks.training_data import TrainingBatches
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
 from chainrule.types import Batch, Sequences

@@ -23,9 +23,10 @@ from chainrule.errors import ConfigError, nearest
 from chainrule.evaluation.entities import entity_score, has_entities
 from chainrule.evaluation.labels import LabelScore, label_score
 from chainrule.models.tagger import Tagger
-from chainrule.tasks.base import Task, TrainingBatches, refuse_pairs
+from chainrule.tasks.base import Task, refuse_pairs
 from chainrule.tasks.examples import WINDOW, ExampleData, LinePrediction, in_groups, in_windows
 from chainrule.tasks.labels import ConfusionRun
+from chainrule.tasks.training_data import TrainingBatches
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
 from chainrule.types import Sequences

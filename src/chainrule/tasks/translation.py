@@ -39,10 +39,11 @@ from chainrule.interface.capabilities import FitsStatistics, is_right_to_left
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, ParallelModel
 from chainrule.metrics import score_rows
 from chainrule.tasks import load
-from chainrule.tasks.base import HeldOut, LikelihoodData, Task, TrainingBatches
+from chainrule.tasks.base import HeldOut, Task
 from chainrule.tasks.mixable import MixableRun, named_data
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tasks.sequences import ScoredCorpus, TokenRun
+from chainrule.tasks.training_data import LikelihoodData, TrainingBatches
 from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences

@@ -22,9 +22,10 @@ from chainrule.evaluation.embeddings import (
 )
 from chainrule.interop.word2vec import named_vectors
 from chainrule.models.word2vec import Word2Vec
-from chainrule.tasks.base import Task, TrainingBatches
+from chainrule.tasks.base import Task
 from chainrule.tasks.embeddings import EmbeddingRun, EncoderData
 from chainrule.tasks.text import prepare_text
+from chainrule.tasks.training_data import TrainingBatches
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Fraction, Reporter, shown_fraction
