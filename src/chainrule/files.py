@@ -89,20 +89,25 @@ def whole_folder(path: Path) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
             yield temporary
-            temporary.chmod(0o777 & ~_umask())
-            for file in temporary.iterdir():
-                if file.is_file():
-                    file.chmod(0o666 & ~_umask())
-                _sync(file)
-            _sync(temporary)
-            try:
-                temporary.rename(path)
-            except OSError:
-                if not path.is_dir():
-                    raise
-            _sync(path.parent)
+            finish_folder(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def finish_folder(temporary: Path, path: Path) -> None:
+    """Give a folder that has been written under a temporary name its real one; an existing one is kept."""
+    temporary.chmod(0o777 & ~_umask())
+    for file in temporary.iterdir():
+        if file.is_file():
+            file.chmod(0o666 & ~_umask())
+        _sync(file)
+    _sync(temporary)
+    try:
+        temporary.rename(path)
+    except OSError:
+        if not path.is_dir():
+            raise
+    _sync(path.parent)
 
 
 def require_parent(path: Path) -> None:

@@ -172,3 +172,29 @@ def test_however_many_processes_read_an_epoch_every_example_is_read_once(feed: F
         alone += (batch.targets if isinstance(feed, Lanes) else batch.target.ids[batch.target.mask]).flatten().tolist()
     assert sorted(seen) == sorted(alone)
     assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_run_whose_processes_are_killed_ends_with_the_weights_of_an_uninterrupted_one(parallel: str) -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "restarts.py"
+    arguments = ["--kills", "3", "--steps", "100", "--parallel", parallel]
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=600, check=True)
+    assert json.loads(done.stdout) == {"kills": 3, "difference": 0.0, "same_losses": True, "steps": 100}
+
+
+def test_parts_of_a_checkpoint_are_read_by_another_number_of_processes_and_hold_no_pickle(
+    text: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    train(3, text, out, 3, "train.parallel=fsdp", "train.schedule=constant")
+    [state] = (out / "state").iterdir()
+    names = {file.name for file in state.iterdir()}
+    assert {name for name in names if not name.endswith(".safetensors")} == {"values.json", "checksums.json"}
+    assert len([name for name in names if name.startswith("shard-")]) == 3
+    train(2, text, out, 6, "train.parallel=fsdp", "train.schedule=constant", resume=True)
+    best, last = (chainrule.load(out, checkpoint=checkpoint) for checkpoint in ("best", "last"))
+    assert sum(p.numel() for p in last.model.parameters()) == sum(p.numel() for p in best.model.parameters())
+    whole = tmp_path / "whole"
+    train(1, text, whole, 6, "train.schedule=constant")
+    assert difference(out, whole) < 1e-4

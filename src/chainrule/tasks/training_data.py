@@ -197,9 +197,7 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
             diverged_above=self.diverged_above(model),
         )
         self.create(folder, config)
-        if resume and (saved := folder.last_state()) is not None:
-            trainer.restore(saved)
-        elif resume:
+        if resume and not trainer.resume():
             folder.drop_metrics_after(0)
         outcome = trainer.run()
         note_overfitting(outcome, settings, reporter)

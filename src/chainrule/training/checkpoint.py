@@ -5,7 +5,8 @@
     source_tokenizer.json, cleaning.json    translation: the source vocabulary; which pairs were dropped, and why
     model.safetensors    the best weights so far by validation (or their average, if one is kept)
     metrics.jsonl        one line per logged step and per validation
-    state/step-N/        the last checkpoint: weights, optimizer, random state, position in the data
+    state/step-N/        the last checkpoint: weights, optimizer, random state, position in the data; the tensors in one
+                         file, or in parts if several processes have trained the model
     scores.jsonl         every score of this run, with its protocol
     card.md              a summary of the run
     info.json            what `chainrule info` shows, so that it need not load the weights
@@ -30,8 +31,9 @@ from safetensors import SafetensorError
 
 from chainrule.config import FORMAT, RunConfig, read_toml, write_toml
 from chainrule.errors import ConfigError, RunError, WriteError
-from chainrule.files import save_tensors, whole_file, whole_folder, write_whole, writing
+from chainrule.files import finish_folder, save_tensors, whole_file, whole_folder, write_whole, writing
 from chainrule.memory import require_room_for
+from chainrule.training.checksums import FILE as CHECKSUMS
 from chainrule.training.checksums import WEIGHTS, Checksums, sha256
 
 if TYPE_CHECKING:  # imported when they are needed: settings and records are read without torch and NumPy
@@ -39,6 +41,7 @@ if TYPE_CHECKING:  # imported when they are needed: settings and records are rea
     from torch import Tensor, nn
 
     from chainrule.tokenizers import Tokenizer
+    from chainrule.training.state_writers import Template
 
 RENAMED = {"valid_at": "valid_from"}  # settings of the data in runs of earlier versions
 
@@ -179,21 +182,35 @@ class RunFolder:
 
     def write_state(self, step: int, snapshot: Snapshot, *, end: bool = False) -> None:
         """Write a checkpoint, then delete older ones. The final checkpoint of a run has a name of its own."""
-        folder = self.path / "state" / (f"step-{step:09d}-end" if end else f"step-{step:09d}")
+        folder = self._state_folder(step, end)
         with self.explained():
             if not folder.is_dir():
                 with whole_folder(folder) as temporary:
                     save_tensors(snapshot.tensors, temporary / "tensors.safetensors")
-                    (temporary / "values.json").write_text(json.dumps(snapshot.values), encoding="utf-8")
-                    Checksums(temporary).record({file.name: sha256(file) for file in temporary.iterdir()})
-            for old in (
-                *self._states(),
-                *(self.path / "state").glob(".step-*"),
-            ):  # left by a killed process
-                if old != folder:
-                    shutil.rmtree(old, ignore_errors=True)
+                    _describe_state(temporary, snapshot.values)
+            self._drop_states_but(folder)
 
-    def last_state(self) -> Snapshot | None:
+    def adopt_state(self, parts: Path, step: int, values: Mapping[str, Any], *, end: bool = False) -> None:
+        """Complete a checkpoint whose tensors several processes have written into a folder; delete older ones."""
+        folder = self._state_folder(step, end)
+        with self.explained():
+            _describe_state(parts, values)
+            if folder.is_dir():
+                shutil.rmtree(parts)
+            else:
+                finish_folder(parts, folder)
+            self._drop_states_but(folder)
+
+    def _state_folder(self, step: int, end: bool) -> Path:
+        return self.path / "state" / (f"step-{step:09d}-end" if end else f"step-{step:09d}")
+
+    def _drop_states_but(self, folder: Path) -> None:
+        for old in (*self._states(), *(self.path / "state").glob(".step-*")):  # left by a killed process
+            if old != folder:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def last_state(self, template: Template | None = None) -> Snapshot | None:
+        """Return the last checkpoint; of sharded tensors, for which there is a template, the part of this process."""
         folders = self._states()
         if not folders:
             return None
@@ -204,7 +221,19 @@ class RunFolder:
             values = json.loads((newest / "values.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(f"checkpoint {str(newest)!r} is damaged ({error}); delete it and train again") from None
-        return Snapshot(self._read_tensors(newest / "tensors.safetensors"), values)
+        return Snapshot(self._state_tensors(newest, template), values)
+
+    def _state_tensors(self, folder: Path, template: Template | None) -> dict[str, Tensor]:
+        whole = folder / "tensors.safetensors"
+        if template is None and whole.is_file():
+            return self._read_tensors(whole)
+        from chainrule.training.state_writers import read_parts
+
+        try:
+            return read_parts(folder, template or (lambda name, size: None))
+        except Exception as error:
+            reason = str(error).strip().split("\n")[-1]
+            raise RunError(f"checkpoint {str(folder)!r} is damaged ({reason}); delete it and train again") from None
 
     def last_step(self) -> int | None:
         """Return the step of the last checkpoint."""
@@ -337,6 +366,12 @@ class FollowerFolder(RunFolder):
 
     def write_card(self, text: str) -> None:
         pass
+
+
+def _describe_state(folder: Path, values: Mapping[str, Any]) -> None:
+    """Write what a checkpoint has besides its tensors."""
+    (folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
+    Checksums(folder).record({file.name: sha256(file) for file in sorted(folder.iterdir()) if file.name != CHECKSUMS})
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:

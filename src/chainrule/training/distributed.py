@@ -21,6 +21,8 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.training.checkpoint import FollowerFolder, RunFolder
@@ -174,7 +176,11 @@ def joined(device: torch.device) -> Iterator[Processes]:
     with explained():
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
+        # torchrun keeps its store when it restarts the processes; addresses of those before must not be found.
+        store = PrefixStore(f"restart {launch.restarts}", store)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     group = Group(launch.local_rank)
     _joined.append(group)
     try:

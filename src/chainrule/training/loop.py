@@ -21,10 +21,11 @@ from chainrule.metrics import VALIDATION, metric
 from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
 from chainrule.training.learner import Learner, Loss
 from chainrule.training.optim import CheckpointAverage, MovingAverage, WeightAverage, build_optimizers, set_rate
-from chainrule.training.placement import full, shard_like
+from chainrule.training.placement import Sharded, full, shard_like
 from chainrule.training.process import stop_requests
 from chainrule.training.progress import Record, Recorder, Reporter
 from chainrule.training.schedule import Budget, Spent, rate
+from chainrule.training.state_writers import state_writer
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.monotonic, "cpu": time.process_time}
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -104,6 +105,7 @@ class Trainer:
         self.recent = CheckpointAverage(self.config.average_checkpoints) if self.config.average_checkpoints else None
         self.placement = self.learner.placement
         self.processes = self.placement.processes
+        self.states = state_writer(self.folder, self.processes)
         self.now = self.began = self.saved = self.logged = self._now()
 
     def _now(self) -> float:
@@ -189,6 +191,7 @@ class Trainer:
     # Between steps: logging, validation, checkpoints
 
     def _after_step(self) -> None:
+        self.states.poll()
         progress = self.progress()
         record = self._record(progress)
         self.reporter.update(progress, record)
@@ -312,7 +315,7 @@ class Trainer:
     # Checkpoints
 
     def _save(self, *, end: bool = False) -> None:
-        self.folder.write_state(self.at.step, self.snapshot(), end=end)
+        self.states.save(self.at.step, self.snapshot(), end=end)
         self.saved = self.now
 
     def snapshot(self) -> Snapshot:
@@ -330,9 +333,28 @@ class Trainer:
         tensors["random/cpu"] = torch.get_rng_state()
         if self.model.device.type == "cuda":
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.model.device)
-        tensors = {name: full(tensor) for name, tensor in tensors.items()}
         values = {name: value for name, value in vars(self.at).items() if value != math.inf}
         return Snapshot(tensors, values | {"mean_updates": self.mean.updates if self.mean else 0})
+
+    def resume(self) -> bool:
+        """Continue from the last checkpoint, if there is one; return whether there is."""
+        saved = self.folder.last_state(self._template if isinstance(self.placement, Sharded) else None)
+        if saved is not None:
+            self.restore(saved)
+        return saved is not None
+
+    def _template(self, name: str, size: torch.Size) -> Tensor | None:
+        """The sharded tensor of this process for one of a checkpoint; None if it is not sharded."""
+        kind, *path = name.split("/")
+        like: Tensor | None = None
+        if kind == "model":
+            like = self.model.state_dict().get("/".join(path))
+        elif kind == "optimizer":
+            groups = self.optimizers[int(path[0])].param_groups
+            like = [parameter for group in groups for parameter in group["params"]][int(path[1])]
+        elif kind in ("mean", "recent"):
+            like = list(self.model.parameters())[int(path[-1])]
+        return like.detach() if like is not None and like.shape == size else None
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from a checkpoint, bit for bit."""

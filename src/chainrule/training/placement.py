@@ -77,7 +77,7 @@ class Replicated(Placement):
         super().__init__(model, processes)
         # A loss need not use every parameter: branches of a mixture, for example, may have no rows in a process.
         self.module = DistributedDataParallel(
-            _Computation(model), broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
+            _Computation(model), forward_sync_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
         )
 
     def __call__(self, compute: Callable[..., Tensor], *arguments: Any) -> Tensor:
@@ -147,6 +147,6 @@ def full(tensor: Tensor) -> Tensor:
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """The part of a tensor for this process, if `like`, of the same shape, is sharded."""
-    if not isinstance(like, DTensor) or tensor.shape != like.shape:
+    if not isinstance(like, DTensor) or isinstance(tensor, DTensor) or tensor.shape != like.shape:
         return tensor
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
