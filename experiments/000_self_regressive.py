@@ -28,22 +28,8 @@ from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences
 from chainrule.types import Batch, Sequences
 from claims import Case, Interval, Page, Plot, Series, Table, judge, mean_interval
-from measuring import (
-    HeldOut,
-    Setting,
-    gains,
-    held_out,
-    median,
-    nats_by_context,
-    ratio,
-    reach,
-    run_experiment,
-    test_corpus,
-    text_data,
-    timed,
-)
+from measuring import HeldOut, Setting, held_out, median, ratio, run_experiment, text_data, timed, use_of_context
 
-CONTEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "one LSTM": ("recurrent", {"cell": "lstm", "layers": 1, "width": 192}),
     "self-regressive": ("self_regressive", {"width": 192}),
@@ -67,30 +53,17 @@ def experiment(setting: Setting) -> Page:
 
 def language(setting: Setting, page: Page) -> None:
     found = trained(setting)
-    lengths = CONTEXTS if not setting.quick else CONTEXTS[:5]
-    nats = {}
-    for name, one in found.items():
-        corpus = test_corpus(one.run, setting.size(400_000, 2000))
-        nats[name] = nats_by_context(one.run.model, corpus, lengths, rows=setting.size(1500, 40), seed=setting.seed)
-    gained = {name: gains(one) for name, one in nats.items()}
     times = timed({name: step_of(one.run.model, setting) for name, one in found.items()}, setting.size(9, 2), setting)
     tokens = STEP_ROWS * STEP_LENGTH
     rows = [
         {
             "model": name, "parameters": one.parameters, "training tokens/s": round(tokens / median(times[name])),
-            "bits/byte": one.bits, "reach, in characters": reach(gained[name]),
+            "bits/byte": one.bits,
         }
         for name, one in found.items()
     ]  # fmt: skip
     page.tables.append(Table("Three language models of one width at equal training time", rows))
-    contexts = [
-        {"model": name, **{str(length): str(saved) for length, saved in one.items()}} for name, one in gained.items()
-    ]
-    page.tables.append(Table("Nats saved by each doubling of the context, in characters", contexts))
-    lines = {name: Series.of(one) for name, one in gained.items()}
-    title = "How far back predictions depend on the text"
-    page.plots.append(Plot("reach", title, "context, in characters", "nats saved by the doubling", lines, log_x=True))
-    verdicts(page, found, nats, times)
+    verdicts(page, found, use_of_context(setting, page, found), times)
 
 
 def verdicts(

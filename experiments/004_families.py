@@ -25,26 +25,12 @@ from chainrule.interface.base import NeuralModel
 from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences
 from chainrule.types import Batch, Sequences
-from claims import Case, Interval, Page, Plot, Series, Table, judge
-from measuring import (
-    HeldOut,
-    Setting,
-    gains,
-    held_out,
-    median,
-    nats_by_context,
-    ratio,
-    reach,
-    run_experiment,
-    test_corpus,
-    text_data,
-    timed,
-)
+from claims import Case, Page, Plot, Series, Table, judge
+from measuring import HeldOut, Setting, gains, held_out, median, ratio, run_experiment, text_data, timed, use_of_context
 
 FAMILIES = ("finite_memory", "recurrent", "causal_conv", "gpt")
 NAMES = {"finite_memory": "finite memory", "recurrent": "RNN (LSTM)", "causal_conv": "convolution", "gpt": "GPT",
          "pixelcnn": "PixelCNN"}  # fmt: skip
-CONTEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 VOCABULARY = 256
 
 
@@ -117,25 +103,14 @@ def likelihoods(page: Page, models: Mapping[str, Mapping[str, HeldOut]]) -> None
 
 
 def contexts(setting: Setting, page: Page, found: Mapping[str, HeldOut]) -> None:
-    lengths = CONTEXTS if not setting.quick else CONTEXTS[:5]
-    gained: dict[str, dict[int, Interval]] = {}
-    for name, one in found.items():
-        corpus = test_corpus(one.run, setting.size(400_000, 2000))
-        gained[name] = gains(
-            nats_by_context(one.run.model, corpus, lengths, rows=setting.size(1500, 40), seed=setting.seed)
-        )
-    rows = [
-        {"family": NAMES[name], **{f"{length}": str(saved) for length, saved in one.items()}, "reach": reach(one)}
-        for name, one in gained.items()
-    ]
-    page.tables.append(Table("Nats saved by each doubling of the context, in characters", rows))
-    lines = {NAMES[name]: Series.of(one) for name, one in gained.items()}
-    title = "How far back predictions depend on the text"
-    page.plots.append(Plot("reach", title, "context, in characters", "nats saved by the doubling", lines, log_x=True))
+    nats = use_of_context(setting, page, {NAMES[name]: one for name, one in found.items()})
+    gained = {name: gains(one) for name, one in nats.items()}
+    lengths = list(nats[NAMES["gpt"]])
     beyond = [length for length in lengths if length >= 32] or [lengths[-1]]
     memory = found["finite_memory"].run.model.receptive_field
     for name in FAMILIES[1:]:
-        cases = [Case(f"the context is {length} characters", gained[name][length], "nats saved") for length in beyond]
+        saved = gained[NAMES[name]]
+        cases = [Case(f"the context is {length} characters", saved[length], "nats saved") for length in beyond]
         page.verdicts.append(judge(f"{NAMES[name]} remembers beyond the {memory} characters of a finite memory", cases))
 
 

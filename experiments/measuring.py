@@ -27,7 +27,7 @@ from chainrule.reports.formatting import duration
 from chainrule.tasks.base import parameters
 from chainrule.training.loop import CLOCKS
 from chainrule.types import Batch, Sequences
-from claims import PAGES, ROOT, Interval, Page, mean_interval
+from claims import PAGES, ROOT, Interval, Page, Plot, Series, Table, mean_interval
 
 SEED = 1618  # no default of the package was chosen with it
 TINY = {
@@ -278,6 +278,34 @@ def reach(gained: Mapping[int, Interval]) -> int:
             break
         longest = context
     return longest
+
+
+CONTEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def use_of_context(setting: Setting, page: Page, models: Mapping[str, HeldOut]) -> dict[str, dict[int, np.ndarray]]:
+    """Nats of the same tokens by context for each model, with the table and the plot of what each doubling saves."""
+    lengths = CONTEXTS if not setting.quick else CONTEXTS[:5]
+    nats = {
+        name: nats_by_context(
+            one.run.model,
+            test_corpus(one.run, setting.size(400_000, 2000)),
+            lengths,
+            rows=setting.size(1500, 40),
+            seed=setting.seed,
+        )
+        for name, one in models.items()
+    }
+    gained = {name: gains(one) for name, one in nats.items()}
+    rows = [
+        {"model": name, **{str(length): str(saved) for length, saved in one.items()}, "reach": reach(one)}
+        for name, one in gained.items()
+    ]
+    page.tables.append(Table("Nats saved by each doubling of the context, in characters", rows))
+    lines = {name: Series.of(one) for name, one in gained.items()}
+    title = "How far back predictions depend on the text"
+    page.plots.append(Plot("reach", title, "context, in characters", "nats saved by the doubling", lines, log_x=True))
+    return nats
 
 
 # Speed

@@ -243,6 +243,12 @@ class Place:
         return (self.folder / redirected[1]).read_bytes() if redirected else b""
 
 
+def idx(values: np.ndarray) -> bytes:
+    """Bytes in the format of MNIST."""
+    head = bytes([0, 0, 8, values.ndim]) + b"".join(size.to_bytes(4, "big") for size in values.shape)
+    return gzip.compress(head + values.astype(np.uint8).tobytes())
+
+
 def files() -> dict[str, bytes]:
     """A small file for every name that the manual uses."""
     text = "".join(TEXT[(index * 7 + index // 3) % 4] for index in range(60)).encode()
@@ -290,6 +296,9 @@ def files() -> dict[str, bytes]:
     bits = np.random.default_rng(0).integers(0, 256, (12, 98), dtype=np.uint8)
     np.savez(stream, train=bits, valid=bits[:4], test=bits[:4])
     made["binarized_mnist_packed.npz"] = stream.getvalue()
+    for name in ("train", "t10k"):
+        made[f"{name}-images-idx3-ubyte.gz"] = idx(np.random.default_rng(0).integers(0, 256, (20, 8, 8)))
+        made[f"{name}-labels-idx1-ubyte.gz"] = idx(np.arange(20) % 2)
     stream = io.BytesIO()
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(stream, "png")

@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from chainrule.config import DataConfig, RunConfig, Settings
 from chainrule.data.batching import Pairs, by_length
 from chainrule.data.corpus import Tokens
+from chainrule.data.examples import shortened
 from chainrule.data.parallel import PairedCorpus
 from chainrule.errors import ConfigError
 from chainrule.features.encoders import RunEncoder
@@ -152,6 +153,13 @@ class ExampleData(LikelihoodData[NeuralT, RunT]):
             )
         return TrainingBatches(feed, WholeSequences)
 
+    def shorten(self, limit: int | None, reporter: Reporter, what: str) -> None:
+        """Cut the training sources to what the model can read, and note how many that were."""
+        if limit is not None:
+            self.pairs, long = shortened(self.pairs, limit)
+            if long:
+                reporter.note(f"{long:,} training {what} are cut to their first {limit:,} tokens")
+
     def reversed(self) -> NoReturn:
         raise ConfigError("labels, tags and answers are not read from right to left; remove the direction")
 
@@ -171,6 +179,20 @@ def encoder_tokenizer(config: RunConfig) -> Tokenizer | None:
     if (run := config.model.get("encoder_run")) is not None:
         return RunFolder(Path(run)).tokenizer()
     return None
+
+
+class KnownParts(NamedTuple):
+    """What a model of labels takes over from a run: the one that goes on or is scored, or its encoder's."""
+
+    tokenizer: Tokenizer | None
+    labels: Sequence[str]  # none: found in the data
+    embedder: dict[str, Any]  # settings of the run that is the encoder of a new model
+
+
+def known_parts(config: RunConfig, stored: RunFolder | None) -> KnownParts:
+    if stored is None:
+        return KnownParts(encoder_tokenizer(config), (), embedder_settings(config))
+    return KnownParts(stored.tokenizer(), stored.config().model.get("labels", ()), {})
 
 
 def embedder_settings(config: RunConfig) -> dict[str, Any]:

@@ -14,17 +14,16 @@ import torch
 from chainrule.config import DataConfig, ImageForm, RunConfig
 from chainrule.data.batching import Pairs
 from chainrule.data.corpus import Corpus
-from chainrule.data.image_files import is_images, read_images
-from chainrule.data.images import ImageCorpus, PreparedImages, encode, prepare_images
+from chainrule.data.images import ImageCorpus, PreparedImages, prepare_images
 from chainrule.data.parallel import PairedCorpus
 from chainrule.errors import ConfigError, DataError
-from chainrule.evaluation.labels import LabelScore, label_score
-from chainrule.evaluation.likelihood import protocol_for, surprisals
+from chainrule.evaluation.labels import LabelScore
 from chainrule.models.image_classifier import ImageClassifier
 from chainrule.nn.label_model import ImageLabelModel
-from chainrule.tasks.base import HeldOut, Run, Task, refuse_pairs
+from chainrule.tasks.base import HeldOut, refuse_pairs
 from chainrule.tasks.examples import embedder_settings
-from chainrule.tasks.labels import Probabilities, label_report
+from chainrule.tasks.labels import Probabilities, accuracy_of, label_report, label_score_of
+from chainrule.tasks.pixels import PixelRun, PixelTask, require_images
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tasks.training_data import LikelihoodData, TrainingBatches
 from chainrule.training.checkpoint import RunFolder
@@ -47,7 +46,7 @@ class ImageLabelPrediction(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ImageLabelRun(Run[ImageLabelModel]):
+class ImageLabelRun(PixelRun[ImageLabelModel]):
     """A model of labels given images of one size."""
 
     model_type = ImageLabelModel
@@ -55,19 +54,9 @@ class ImageLabelRun(Run[ImageLabelModel]):
     use = "chainrule predict {run} --data images.npz"
 
     @property
-    def form(self) -> ImageForm:
-        """Size, channels and levels of the images."""
-        assert self.config.data.image is not None
-        return self.config.data.image
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """Names of the target ids."""
         return tuple(self.config.model["labels"])
-
-    def corpus(self, data: str) -> ImageCorpus:
-        """The images of a data spec, quantised to the levels of this run."""
-        return encode(read_images(data, self.config.data.shape), self.form, data)
 
     def predict(self, data: str) -> Iterator[ImageLabelPrediction]:
         """The label of each image of a data spec, in order."""
@@ -103,10 +92,7 @@ class ImageLabelRun(Run[ImageLabelModel]):
 
     def score_pairs(self, pairs: PairedCorpus, *, progress: Callable[[float], None] | None = None) -> LabelScore:
         """The score on encoded images with their labels."""
-        right = np.asarray(pairs.target.tokens, np.int64)
-        found = self.probabilities(pairs.source, progress=progress)
-        nats = -np.log(np.maximum(found[np.arange(len(right)), right], 1e-300)).mean()
-        return label_score(right.tolist(), found.argmax(1).tolist(), self.labels, texts=len(right), nats=float(nats))
+        return label_score_of(self.probabilities(pairs.source, progress=progress), pairs, self.labels)
 
     def evaluate(self, request: ScoreRequest, progress: Callable[[float], None] | None = None) -> ScoreReport:
         if request.data is None or request.given("text", "source", "references", "stride", "per_token"):
@@ -187,14 +173,7 @@ class ImageLabelData(LikelihoodData[ImageLabelModel, ImageLabelRun]):
         return TrainingBatches(Pairs(self.pairs, values, config.seed), WholeSequences)
 
     def validation_metrics(self, model: ImageLabelModel, config: RunConfig) -> Callable[[], Record]:
-        """Accuracy on the validation data."""
-        corpus, source, _ = self.monitored
-
-        def metrics() -> Record:
-            protocol = protocol_for(model, corpus, tokens=config.train.validate_tokens)
-            return {"valid_accuracy": float(surprisals(model, corpus, protocol, source=source).hits.mean())}
-
-        return metrics
+        return accuracy_of(model, self.monitored, config)
 
     def score_split(self, run: ImageLabelRun, split: str, progress: Callable[[float], None]) -> LabelScore:
         return run.score_pairs(self.splits[split], progress=progress)
@@ -203,7 +182,7 @@ class ImageLabelData(LikelihoodData[ImageLabelModel, ImageLabelRun]):
         raise ConfigError("labels are not read from right to left; remove the direction")
 
 
-class ImageLabelsTask(Task):
+class ImageLabelsTask(PixelTask):
     """P(label | image)."""
 
     run = ImageLabelRun
@@ -214,21 +193,9 @@ class ImageLabelsTask(Task):
     )
 
     @classmethod
-    def recognises(cls, data: str) -> bool:
-        return is_images(data)
-
-    @classmethod
-    def stored(cls, data: DataConfig) -> bool:
-        return data.image is not None
-
-    @classmethod
     def open(cls, config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> ImageLabelData:
         refuse_pairs(config)
-        if not is_images(config.data.train):
-            raise ConfigError(
-                f"{config.family} labels images, but {config.data.train!r} has none; give .npz, idx, folders of PNG or "
-                "JPEG by class, or builtin:digits"
-            )
+        require_images(config, "labels images", "folders of PNG or JPEG by class")
         data, embedder = config.data, {} if stored is not None else embedder_settings(config)
         if embedder:
             data = data.model_copy(update={"levels": _form_of_run(config.model["encoder_run"]).levels})

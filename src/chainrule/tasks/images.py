@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chainrule.config import DataConfig, ImageForm, RasterConfig, RunConfig, Settings
 from chainrule.data.batching import Documents, Pairs
 from chainrule.data.corpus import Corpus, Report, token_type
-from chainrule.data.image_files import Pixels, beside, is_images, read_images
+from chainrule.data.image_files import Pixels, beside, read_images
 from chainrule.data.images import ImageCorpus, PreparedImages, brightness, encode, prepare_images
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.pictures import grid, png
@@ -27,7 +27,8 @@ from chainrule.families import single_families
 from chainrule.interface.base import AutoregressiveModel, Model, NeuralModel
 from chainrule.interface.conditional import Conditional
 from chainrule.metrics import score_rows
-from chainrule.tasks.base import HeldOut, Task, require
+from chainrule.tasks.base import HeldOut, require
+from chainrule.tasks.pixels import PixelRun, PixelTask, require_images
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
 from chainrule.tasks.sequences import SequenceComparison, SequenceRun, SequenceSplits, SpeedPrompt
 from chainrule.tasks.training_data import LikelihoodData, TrainingBatches
@@ -52,18 +53,12 @@ class Drawing(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ImageRun(SequenceRun):
+class ImageRun(PixelRun[AutoregressiveModel], SequenceRun):
     """A model of images of one size and a known number of levels."""
 
     model_type = AutoregressiveModel
     does = "models images"
     use = "chainrule draw {run} --out grid.png"
-
-    @property
-    def form(self) -> ImageForm:
-        """Size, channels and levels of the images."""
-        assert self.config.data.image is not None
-        return self.config.data.image
 
     @property
     def labelled(self) -> bool:
@@ -91,10 +86,6 @@ class ImageRun(SequenceRun):
     def keep_score(self, result: Settings, corpus: Corpus, name: str, *, split: str | None = None) -> None:
         found = ImageScore.of(result, self.form) if isinstance(result, Score) else result
         super().keep_score(found, corpus, name, split=split)
-
-    def corpus(self, data: str) -> ImageCorpus:
-        """Other images, quantised to the levels of this run."""
-        return encode(read_images(data, self.config.data.shape), self.form, data)
 
     @property
     def autoregressive(self) -> AutoregressiveModel:
@@ -330,7 +321,7 @@ class ImageComparison(SequenceComparison):
         return {"picture": base64.b64encode(picture).decode("ascii")}
 
 
-class ImagesTask(Task):
+class ImagesTask(PixelTask):
     """P(x_t | x_<t, label) of pixel values in raster order."""
 
     run = ImageRun
@@ -339,18 +330,6 @@ class ImagesTask(Task):
     )
 
     @classmethod
-    def recognises(cls, data: str) -> bool:
-        return is_images(data)
-
-    @classmethod
-    def stored(cls, data: DataConfig) -> bool:
-        return data.image is not None
-
-    @classmethod
     def open(cls, config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> ImageData:
-        if not is_images(config.data.train):
-            raise ConfigError(
-                f"{config.family} models images, but {config.data.train!r} has none; give .npz, idx, a folder of PNG "
-                "or JPEG, or builtin:digits"
-            )
+        require_images(config, "models images", "a folder of PNG or JPEG")
         return ImageData(prepare_images(config.data, reporter.preparing), config)

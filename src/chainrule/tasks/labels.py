@@ -14,7 +14,7 @@ import torch
 from chainrule.config import DataConfig, RunConfig, Settings
 from chainrule.data.cleaning import sentence
 from chainrule.data.corpus import Report
-from chainrule.data.examples import PreparedExamples, shortened
+from chainrule.data.examples import PreparedExamples
 from chainrule.data.labelled import choose_columns, encode_labelled, encode_text, prepare_labelled, read_labelled
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import normalisation_of
@@ -31,10 +31,9 @@ from chainrule.tasks.examples import (
     LinePrediction,
     PredictionRun,
     PredictorT_co,
-    embedder_settings,
-    encoder_tokenizer,
     in_groups,
     in_windows,
+    known_parts,
 )
 from chainrule.tasks.mixable import MixableRun, named_data
 from chainrule.tasks.scoring import ScoreReport
@@ -138,11 +137,8 @@ class LabelRun(ConfusionRun[AutoregressiveModel], MixableRun[AutoregressiveModel
 
     def score_pairs(self, pairs: PairedCorpus, *, progress: Callable[[float], None] | None = None) -> LabelScore:
         """The score on encoded texts with their labels."""
-        right = np.asarray(pairs.target.tokens, np.int64)
         found = self.probabilities([row.tolist() for row in pairs.source.documents()], progress=progress)
-        nats = -np.log(np.maximum(found[np.arange(len(right)), right], 1e-300)).mean()
-        predicted = found.argmax(1).tolist()
-        return label_score(right.tolist(), predicted, self.labels, texts=len(right), nats=float(nats))
+        return label_score_of(found, pairs, self.labels)
 
     def about(self) -> dict[str, Any]:
         return super().about() | {"labels": ", ".join(self.labels)}
@@ -178,6 +174,25 @@ class LabelRun(ConfusionRun[AutoregressiveModel], MixableRun[AutoregressiveModel
 # Data
 
 
+def accuracy_of(model: AutoregressiveModel, held_out: HeldOut, config: RunConfig) -> Callable[[], Record]:
+    """Measures the accuracy of one label per source, at validations."""
+    corpus, source, _ = held_out
+
+    def metrics() -> Record:
+        protocol = protocol_for(model, corpus, tokens=config.train.validate_tokens)
+        return {"valid_accuracy": float(surprisals(model, corpus, protocol, source=source).hits.mean())}
+
+    return metrics
+
+
+def label_score_of(probabilities: Probabilities, pairs: PairedCorpus, labels: Sequence[str]) -> LabelScore:
+    """The score of P(label | source), (N, V), against the labels of encoded examples."""
+    right = np.asarray(pairs.target.tokens, np.int64)
+    nats = -np.log(np.maximum(probabilities[np.arange(len(right)), right], 1e-300)).mean()
+    predicted = probabilities.argmax(1).tolist()
+    return label_score(right.tolist(), predicted, labels, texts=len(right), nats=float(nats))
+
+
 @final
 class LabelData(ExampleData[Classifier, LabelRun]):
     """Labels to predict from texts."""
@@ -207,21 +222,11 @@ class LabelData(ExampleData[Classifier, LabelRun]):
 
     def batches(self, model: Classifier, config: RunConfig, reporter: Reporter) -> TrainingBatches:
         """Texts are cut at the end to the model's context: most of the evidence is at their beginning."""
-        if model.source_context is not None:
-            self.pairs, long = shortened(self.pairs, model.source_context)
-            if long:
-                reporter.note(f"{long:,} training texts are cut to their first {model.source_context:,} tokens")
+        self.shorten(model.source_context, reporter, "texts")
         return super().batches(model, config, reporter)
 
     def validation_metrics(self, model: Classifier, config: RunConfig) -> Callable[[], Record]:
-        """Accuracy on the validation data."""
-        corpus, source, _ = self.monitored
-
-        def metrics() -> Record:
-            protocol = protocol_for(model, corpus, tokens=config.train.validate_tokens)
-            return {"valid_accuracy": float(surprisals(model, corpus, protocol, source=source).hits.mean())}
-
-        return metrics
+        return accuracy_of(model, self.monitored, config)
 
     def score_split(self, run: LabelRun, split: str, progress: Callable[[float], None]) -> LabelScore:
         return run.score_pairs(self.splits[split], progress=progress)
@@ -239,10 +244,9 @@ class LabelsTask(Task):
     @classmethod
     def open(cls, config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> LabelData:
         refuse_pairs(config)
-        known = encoder_tokenizer(config) if stored is None else stored.tokenizer()
-        labels = () if stored is None else stored.config().model.get("labels", ())
+        known, labels, embedder = known_parts(config, stored)
         data, notes = choose_columns(config.data)
         for note in notes:
             reporter.note(note)
         prepared = prepare_labelled(data, config.tokenizer, tokenizer=known, labels=labels)
-        return LabelData(prepared, data, embedder_settings(config) if stored is None else {})
+        return LabelData(prepared, data, embedder)

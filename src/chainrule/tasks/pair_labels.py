@@ -14,7 +14,7 @@ import torch
 from chainrule.config import RunConfig, Settings
 from chainrule.data.cleaning import sentence
 from chainrule.data.corpus import Corpus
-from chainrule.data.examples import PreparedExamples, shortened
+from chainrule.data.examples import PreparedExamples
 from chainrule.data.labelled_pairs import (
     FIRST_NAMES,
     SECOND_NAMES,
@@ -33,10 +33,9 @@ from chainrule.tasks.examples import (
     ExampleData,
     LinePrediction,
     PredictionRun,
-    embedder_settings,
-    encoder_tokenizer,
     in_groups,
     in_windows,
+    known_parts,
 )
 from chainrule.tasks.labels import Probabilities, label_report
 from chainrule.tasks.scoring import ScoreReport
@@ -201,10 +200,7 @@ class PairLabelData(ExampleData[PairClassifier, PairLabelRun]):
 
     def batches(self, model: PairClassifier, config: RunConfig, reporter: Reporter) -> TrainingBatches:
         """Pairs are cut at the end, in the second text, to the model's context."""
-        if model.source_context is not None:
-            self.pairs, long = shortened(self.pairs, model.source_context)
-            if long:
-                reporter.note(f"{long:,} training pairs are cut to their first {model.source_context:,} tokens")
+        self.shorten(model.source_context, reporter, "pairs")
         return super().batches(model, config, reporter)
 
     def validation_metrics(self, model: PairClassifier, config: RunConfig) -> Callable[[], Record]:
@@ -240,9 +236,8 @@ class PairLabelsTask(Task):
     @classmethod
     def open(cls, config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> PairLabelData:
         refuse_pairs(config)
-        known = encoder_tokenizer(config) if stored is None else stored.tokenizer()
-        labels = () if stored is None else stored.config().model.get("labels", ())
+        known, labels, embedder = known_parts(config, stored)
         prepared = prepare_labelled_pairs(
             config.data, config.tokenizer, tokenizer=known, labels=labels, seed=config.seed
         )
-        return PairLabelData(prepared, embedder_settings(config) if stored is None else {})
+        return PairLabelData(prepared, embedder)
