@@ -37,6 +37,7 @@ bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
 	$(BIN)/python benchmarks/pixelcnn.py --threads 1
 	$(BIN)/python benchmarks/noise.py --threads 1
 	$(BIN)/python benchmarks/beam.py --threads 1
+	$(BIN)/python benchmarks/serving.py --threads 1
 
 experiments: .venv/ready-dev  ## what the source notes claim, put to the test: docs/claims/; at most 30 minutes each, needs CHAINRULE_DATA
 	for file in experiments/[0-9]*.py; do $(BIN)/python $$file || exit 1; done
@@ -48,7 +49,7 @@ docs: .venv/ready-dev  ## the manual, in site/
 	$(PYTHON) -m venv .venv
 
 .venv/ready: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt -e .
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[serve]"
 	touch $@
 
 .venv/ready-dev: .venv/bin/python pyproject.toml constraints.txt

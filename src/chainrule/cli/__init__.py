@@ -8,6 +8,7 @@ import typer
 
 from chainrule.cli import (
     align,
+    chat,
     compare,
     data,
     draw,
@@ -59,6 +60,7 @@ app.command("train")(train.train)
 app.command("mix")(mix.mix)
 app.command("score")(score.score)
 app.command("generate")(generate.generate)
+app.command("chat")(chat.chat)
 app.command("translate")(translate.translate)
 app.command("align")(align.align)
 app.command("predict")(predict.predict)

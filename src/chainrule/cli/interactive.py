@@ -1,13 +1,15 @@
 """`chainrule generate --interactive`: a text that the user and the model continue in turn.
 
 What is typed is appended to the text, and the model continues it. The whole text is the prompt of each turn, so a model
-with an unlimited context sees all of it, and a text reads on as if it had never been interrupted.
+with an unlimited context sees all of it, and a text reads on as if it had never been interrupted. The engine of the
+server decodes it, so what has been read in one turn is in its prefix cache in the next.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -16,6 +18,7 @@ from chainrule.cli.options import errors, output
 from chainrule.errors import ChainruleError, ConfigError
 
 if TYPE_CHECKING:
+    from chainrule.serving.requests import Request
     from chainrule.tasks.text import TextRun
 
 HELP = """\
@@ -44,8 +47,13 @@ class Turn(NamedTuple):
 class Session:
     """The state of the conversation: the text, the turns that made it, and the settings of generation."""
 
+    hint = "type text to continue it; /help lists commands, Ctrl-D ends"
+
     def __init__(self, run: TextRun, *, seed: int, **options: Any) -> None:
+        from chainrule.serving.engine import Engine
+
         self.generator = run
+        self.engine = Engine()
         self.options = {"seed": seed, **options}
         self.text = ""
         self.turns: list[Turn] = []
@@ -56,11 +64,12 @@ class Session:
         if sys.stdin.isatty():
             with contextlib.suppress(ImportError):  # line editing and history; not on every system
                 import readline  # noqa: F401
-            errors.print("type text to continue it; /help lists commands, Ctrl-D ends", style="dim", highlight=False)
-        if prompt:
-            self.attempt(prompt)
-        while (line := self.next_line()) is not None and line.strip() != "/quit":
-            self.attempt(line)
+            errors.print(self.hint, style="dim", highlight=False)
+        with self.engine:
+            if prompt:
+                self.attempt(prompt)
+            while (line := self.next_line()) is not None and line.strip() != "/quit":
+                self.attempt(line)
 
     def next_line(self) -> str | None:
         """The next line of input; None at its end. Ctrl-C discards what has been typed."""
@@ -83,25 +92,58 @@ class Session:
 
     def go_on(self, typed: str) -> None:
         """Append what was typed, and continue the text."""
-        pieces: list[str] = []
-
-        def show(piece: str) -> None:
-            pieces.append(piece)
-            typer.echo(piece, nl=False)
-
-        texts = self.generator.stream(
-            self.text + typed, show=show, **self.options
-        )  # refuses wrong prompts and settings
+        request = self.request(self.prompt(typed), self.options)  # refuses wrong prompts and settings
         self.turns.append(Turn(self.text, typed))
         self.options["seed"] += 1
+        self.show_typed(typed)
+        generated, ended = self.answer(request)
+        typer.echo()
+        self.keep(typed, generated, ended)
+
+    def request(self, prompt: str, options: Mapping[str, Any]) -> Request:
+        """The request to the engine."""
+        from chainrule.decoding.sampling import Sampling
+        from chainrule.serving.texts import text_request
+
+        known = {"seed", "length", "stop", "draft", "allow_unknown"}
+        return text_request(
+            self.generator,
+            prompt,
+            max_tokens=options["length"],
+            sampling=Sampling.parse({name: value for name, value in options.items() if name not in known}),
+            seed=options["seed"],
+            stop=self.stop,
+            draft=options.get("draft"),
+            allow_unknown=options.get("allow_unknown", False),
+        )
+
+    def answer(self, request: Request) -> tuple[str, bool]:
+        """Show what is generated as it grows; return it, and whether the model has ended the text."""
+        from chainrule.serving.texts import GrowingText
+
+        text, pieces = GrowingText(self.generator, self.stop), []
+        with contextlib.suppress(KeyboardInterrupt):  # stops the text, not the session
+            for token in self.engine.stream(request):
+                pieces.append(text.add([token]))
+                typer.echo(pieces[-1], nl=False)
+        return "".join(pieces), text.result is not None and text.result.finished == "eos"
+
+    @property
+    def stop(self) -> Sequence[str]:
+        found: Sequence[str] = self.options.get("stop", ())
+        return found
+
+    # What a text and a conversation do differently
+
+    def prompt(self, typed: str) -> str:
+        return self.text + typed
+
+    def show_typed(self, typed: str) -> None:
         if typed and not self.generator.right_to_left:
             output.print(typed, style="bold", end="", markup=False, highlight=False, soft_wrap=True)
-        ended = False
-        with contextlib.suppress(KeyboardInterrupt):  # stops the text, not the session
-            ended = next(texts).finished == "eos"
-        generated = "".join(pieces)
+
+    def keep(self, typed: str, generated: str, ended: bool) -> None:
         self.text = generated + self.text + typed if self.generator.right_to_left else self.text + typed + generated
-        typer.echo()
         if ended:
             self.text = ""
             errors.print("the text has ended; the next one starts anew", style="dim")
@@ -124,7 +166,7 @@ class Session:
             changed = {**self.options, name: SETTINGS[name](value)}
         except ValueError:
             raise ConfigError(f"/{name} needs a number, got {value!r}") from None
-        self.generator.stream("", show=lambda piece: None, **changed)  # refuses values that are out of range
+        self.request("", changed)  # refuses values that are out of range
         self.options = changed
 
     def again(self) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -51,6 +51,7 @@ class ServerMetrics:
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(EngineCollector(engine))
+        ProcessCollector(registry=self.registry)
         self.requests = Counter("chainrule_http_requests", "HTTP requests", ["path", "status"], registry=self.registry)
         self.seconds = Histogram(
             "chainrule_http_seconds", "Duration of HTTP requests", ["path"], registry=self.registry, buckets=SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from chainrule.decoding.drafts import Drafter
 from chainrule.decoding.generation import Generation
 from chainrule.decoding.sampling import Sampling
 from chainrule.errors import DecodingError
@@ -24,12 +25,13 @@ def text_request(
     seed: int,
     stop: Sequence[str] = (),
     alternatives: int = 0,
-    draft: TextRun | str | None = None,
+    draft: TextRun | Drafter | str | None = None,
+    allow_unknown: bool = False,
     **limits: Any,
 ) -> Request:
     """The request for a continuation of a prompt, by text or ids; `limits` are `client` and `timeout`."""
     if isinstance(prompt, str):
-        [ids] = run.prompt_ids([prompt])
+        [ids] = run.prompt_ids([prompt], allow_unknown)
     else:
         ids = list(prompt)
         for token in ids:
@@ -48,7 +50,7 @@ def text_request(
         suppress=tuple(run.suppressed),
         stop=run.stop_condition(stop),
         alternatives=alternatives,
-        draft=None if draft is None else run.drafter(draft),
+        draft=run.drafter(draft) if isinstance(draft, TextRun | str) else draft,
         **limits,
     )
 
