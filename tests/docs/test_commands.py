@@ -38,6 +38,7 @@ NOT_RUN = {
     "make experiments": "takes hours; tests/experiments runs them on built-in data",
     "python benchmarks/": "a benchmark, run by make bench",
     "python experiments/": "tested in tests/experiments",
+    "chainrule serve": "serves until it is stopped; tested in tests/serving",
     "python examples/screenshot.py": "needs a browser and makes pictures for the README",
 }
 # Runs that the manual reads and no command of it writes, by their commands.

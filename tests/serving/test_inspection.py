@@ -212,6 +212,11 @@ def test_labels_are_those_of_predict(registry: Registry) -> None:
     assert sum(part.weight or 0 for part in found.parts) == pytest.approx(1, abs=1e-4)
 
 
+def test_unknown_words_are_shown_as_they_are_in_the_text(registry: Registry) -> None:
+    found = label(registry.get("classifier"), "a zebra c")
+    assert "".join(part.text for part in found.parts) == "a zebra c"
+
+
 def test_tags_are_those_of_the_tagger_and_their_probabilities_multiply_to_its_own(registry: Registry) -> None:
     run: Any = registry.get("tagger")
     found = label(run, "ab cd a")

@@ -90,10 +90,10 @@ def _label(run: LabelRun, text: str) -> Labelled:
         ids = encode_text(read, run.tokenizer)[: run.model.source_context]
         [weights] = attention(run.model, [ids], [[0]])
         pieces = run.tokenizer.pieces(ids)
-        words = surface_forms(read, pieces)  # unknown words as they are in the text
+        words = iter(surface_forms(read, [piece for piece in pieces if piece]))  # unknown words as in the text
         parts = [
-            LabelledPart(text=piece.replace(REPLACEMENT, word), weight=value)
-            for piece, word, value in zip(pieces, words, weights[0].tolist(), strict=True)
+            LabelledPart(text=piece and piece.replace(REPLACEMENT, next(words)), weight=value)
+            for piece, value in zip(pieces, weights[0].tolist(), strict=True)
         ]
     return Labelled(kind="label", choices=_ranked(found.probabilities), parts=parts)
 

@@ -5,7 +5,7 @@ import { fill, h, s } from "../dom.js";
 import { number, t } from "../i18n.js";
 import { statusLine } from "../controls.js";
 
-const WIDTH = 720;
+const WIDEST = 860;
 const HEIGHT = 300;
 const EDGE = { left: 52, right: 16, top: 12, bottom: 40 };
 const SECONDS_BETWEEN_POLLS = 2;
@@ -67,20 +67,21 @@ export function show(root, { state, save }) {
   }
 
   function curve(found) {
+    const width = Math.max(300, Math.min(WIDEST, place.clientWidth)); // so that text has its own size on a phone, too
     const late = found.training.slice(Math.floor(found.training.length / 10));
     const values = [...found.validation, ...late].map((one) => one.value).filter(Number.isFinite);
     const times = [...found.validation, ...found.training].map((one) => one.seconds);
     const low = Math.min(...values);
     const high = Math.max(...values);
     const pad = (high - low || Math.abs(high) || 1) * 0.06;
-    const x = (seconds) => EDGE.left + ((WIDTH - EDGE.left - EDGE.right) * seconds) / Math.max(...times, 1e-9);
+    const x = (seconds) => EDGE.left + ((width - EDGE.left - EDGE.right) * seconds) / Math.max(...times, 1e-9);
     const y = (value) => EDGE.top + ((HEIGHT - EDGE.top - EDGE.bottom) * (high + pad - Math.min(value, high + pad))) / (high - low + 2 * pad);
     const line = (points) => points.filter((one) => Number.isFinite(one.value) && one.value <= high + pad).map((one, index) => `${index ? "L" : "M"}${x(one.seconds).toFixed(1)},${y(one.value).toFixed(1)}`).join("");
     const ticks = (least, most, count) => Array.from({ length: count }, (_, index) => least + ((most - least) * index) / (count - 1));
-    const picture = s("svg", { class: "curve", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": t("curve_label", { name: found.name, value: number(found.value, 3), unit: found.unit }) },
-      ticks(low, high, 5).map((value) => [s("path", { class: "grid", d: `M${EDGE.left},${y(value)}H${WIDTH - EDGE.right}` }), s("text", { x: EDGE.left - 8, y: y(value) + 4, "text-anchor": "end" }, number(value, 2))]),
+    const picture = s("svg", { class: "curve", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": t("curve_label", { name: found.name, value: number(found.value, 3), unit: found.unit }) },
+      ticks(low, high, 5).map((value) => [s("path", { class: "grid", d: `M${EDGE.left},${y(value)}H${width - EDGE.right}` }), s("text", { x: EDGE.left - 8, y: y(value) + 4, "text-anchor": "end" }, number(value, 2))]),
       ticks(0, Math.max(...times), 5).map((value) => s("text", { x: x(value), y: HEIGHT - 20, "text-anchor": "middle" }, `${number(value, 0)} s`)),
-      s("text", { x: (WIDTH + EDGE.left) / 2, y: HEIGHT - 4, "text-anchor": "middle", class: "axis" }, t("training_time")),
+      s("text", { x: (width + EDGE.left) / 2, y: HEIGHT - 4, "text-anchor": "middle", class: "axis" }, t("training_time")),
       s("path", { class: "line training", d: line(found.training) }), s("path", { class: "line validation", d: line(found.validation) }),
       found.validation.map((one) => s("circle", { class: "mark", cx: x(one.seconds), cy: y(one.value), r: 4 }, s("title", {}, `${number(one.value, 4)} ${found.unit}`))));
     fill(place, h("h2", {}, found.name, " ", h("span", { class: `badge ${found.state}` }, t(`state_${found.state}`))),

@@ -138,7 +138,7 @@ export function show(root, { models, state, save }) {
         fill(otherField, field(t("with"), others()));
         changeModels();
       })), otherField),
-    field(t("text"), textarea(current.text, (value) => { current.text = value; save({ text: value }); later(); })),
+    field(t("text"), textarea(current.text, (value) => { current.text = value; save({ text: value }); later(); }, { rows: 3 })),
     legend(), status.root, h("div", { class: "with-details" }, result, details));
   run();
   return () => { later.cancel(); running?.abort(); };
