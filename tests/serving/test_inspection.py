@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ TEXT = "the bird sat on the fire"
 
 
 @pytest.fixture(scope="session")
-def client(registry: Registry) -> TestClient:
-    return TestClient(create_app(registry), raise_server_exceptions=False)
+def client(registry: Registry) -> Iterator[TestClient]:
+    with TestClient(create_app(registry), raise_server_exceptions=False) as opened:
+        yield opened
 
 
 # Read

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +12,12 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-uvicorn = pytest.importorskip("uvicorn", reason="needs the extra serve")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright").expect
 
 from chainrule.serving.app import WEB, create_app  # noqa: E402
 from chainrule.serving.registry import Registry  # noqa: E402
 from tests.browser import CONTRAST  # noqa: E402
+from tests.serving.conftest import running  # noqa: E402
 from tests.serving.served import add_record, start_training  # noqa: E402
 
 Visit = Callable[..., Any]
@@ -39,27 +37,14 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 
 
 @pytest.fixture(scope="module")
-def server(registry: Registry) -> Iterator[str]:
+def address(registry: Registry) -> Iterator[str]:
     """The address of a running server."""
-    config = uvicorn.Config(create_app(registry), host="127.0.0.1", port=0, log_level="warning")
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, daemon=True)
-    thread.start()
-    while not running.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
-    running.should_exit = True
-    thread.join(10)
-
-
-@functools.cache
-def streams(server: str) -> bool:
-    """Whether the server has OpenAI's endpoints, from which the page streams."""
-    return "/v1/completions" in httpx.get(f"{server}/openapi.json").json()["paths"]
+    with running(create_app(registry)) as opened:
+        yield opened.url
 
 
 @pytest.fixture
-def visit(browser: Any, server: str) -> Iterator[Visit]:
+def visit(browser: Any, address: str) -> Iterator[Visit]:
     """Open a view; at the end nothing may have been requested from elsewhere, and no error logged."""
     contexts: list[Any] = []
     requests: list[str] = []
@@ -77,15 +62,15 @@ def visit(browser: Any, server: str) -> Iterator[Visit]:
         page.on("request", lambda request: requests.append(request.url))
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(f"{server}/#{view}?{urlencode(values)}")
+        page.goto(f"{address}/#{view}?{urlencode(values)}")
         page.wait_for_selector("main h1")
         return page
 
     yield open_view
     for context in contexts:
         context.close()
-    assert [url for url in requests if not url.startswith((server, "data:", "about:"))] == []
-    assert [text for text in complaints if streams(server) or "405" not in text] == []
+    assert [url for url in requests if not url.startswith((address, "data:", "about:"))] == []
+    assert complaints == []
 
 
 def colours(page: Any, which: str) -> list[str]:
@@ -145,7 +130,7 @@ def test_text_is_shown_as_text_and_never_as_markup(visit: Visit) -> None:
     assert page.locator(".reading img").count() == 0
 
 
-def test_sampling_controls_cut_the_branches_and_a_branch_continues_the_text(visit: Visit, server: str) -> None:
+def test_sampling_controls_cut_the_branches_and_a_branch_continues_the_text(visit: Visit) -> None:
     page = visit("write", model="gpt", text="the ", temperature=1)
     page.wait_for_selector(".branch")
     assert page.locator(".branch.cut").count() < 12
@@ -158,9 +143,7 @@ def test_sampling_controls_cut_the_branches_and_a_branch_continues_the_text(visi
     assert page.input_value("textarea") == "the " + token.replace("␣", " ")
 
 
-def test_the_model_continues_and_the_continuation_can_be_accepted(visit: Visit, server: str) -> None:
-    if not streams(server):
-        pytest.skip("the server has no /v1/completions")
+def test_the_model_continues_and_the_continuation_can_be_accepted(visit: Visit) -> None:
     page = visit("write", model="gpt", text="the ", temperature=0.8)
     expect(page.locator(".ghost")).to_have_text(re.compile(r".{20}", re.DOTALL))
     page.wait_for_selector(".view:not(.is-streaming)")
@@ -267,6 +250,7 @@ def test_every_view_is_legible_named_and_fits_a_phone(visit: Visit, scheme: str)
     page = visit("read", screen=360, scheme=scheme, model="ngram", text="the cat")
     for view in VIEWS:
         page.locator("nav a").nth(VIEWS.index(view)).click()
+        page.wait_for_selector(f".view-{view}")
         if view in ("write", "search"):  # the model knows the letters of its text only
             page.fill("textarea", "the ")
         page.wait_for_selector(READY[view])
@@ -317,22 +301,45 @@ def test_every_control_is_reached_by_the_tabulator(visit: Visit) -> None:
     assert set(every) <= reached
 
 
-def test_what_goes_wrong_is_said(visit: Visit, browser: Any, server: str) -> None:
+def test_a_server_with_a_key_asks_for_it(registry: Registry, browser: Any) -> None:
+    with running(create_app(registry, api_key="secret")) as opened:
+        context = browser.new_context()
+        page = context.new_page()
+        page.set_default_timeout(WAIT)
+        page.goto(f"{opened.url}/#compare?report=comparison")
+        page.fill("#key", "secret")
+        page.keyboard.press("Enter")
+        with page.expect_download() as download:  # a frame cannot send the key
+            page.get_by_role("button", name="Download the report").click()
+        assert "Which model?" in Path(download.value.path()).read_text("utf-8")
+        context.close()
+
+
+def test_what_goes_wrong_is_said(visit: Visit, browser: Any, address: str) -> None:
     context = browser.new_context()
     page = context.new_page()
-    page.goto(f"{server}/#search?{urlencode({'model': 'gpt', 'text': '日本'})}")
+    page.goto(f"{address}/#search?{urlencode({'model': 'gpt', 'text': '日本'})}")
     page.wait_for_selector(".status.error", timeout=WAIT)
     assert "not in the vocabulary" in page.inner_text(".status.error")
     context.close()
 
 
 def test_a_view_without_a_run_says_what_it_needs(browser: Any, served: Path) -> None:
-    from fastapi.testclient import TestClient
+    with running(create_app(Registry([served / "ngram"]))) as opened:
+        context = browser.new_context()
+        page = context.new_page()
+        page.set_default_timeout(WAIT)
+        page.goto(f"{opened.url}/#attend")
+        page.wait_for_selector("main .notice")
+        assert "attention weights" in page.inner_text("main")
+        disabled = page.eval_on_selector_all("nav [aria-disabled]", "all => all.map((one) => one.textContent)")
+        assert disabled == ["Attend", "Draw", "Label", "Compare"]
+        context.close()
 
-    client = TestClient(create_app(Registry([served / "ngram"])))
-    assert [one["views"] for one in client.get("/api/inspect/models").json()] == [["read", "write", "search"]]
-    answer = client.get("/")
-    assert "script-src 'self'" in answer.headers["content-security-policy"]
+
+def test_the_policy_of_the_page_forbids_inline_scripts(address: str) -> None:
+    answer = httpx.get(address)
+    assert "script-src 'self';" in answer.headers["content-security-policy"]
     assert "<script>" not in answer.text
 
 

@@ -5,11 +5,10 @@ What the endpoints compute is in `serving.inspect_*`, without HTTP.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +18,7 @@ from chainrule.families import family
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import AttentionHeads
 from chainrule.interface.conditional import Conditional, HasAttention
+from chainrule.limits import LARGEST_SEED
 from chainrule.serving.inspect_attention import Attention, attend
 from chainrule.serving.inspect_images import Canvas, Frame, canvas, draw, example, image_labels
 from chainrule.serving.inspect_labels import LABELLING_RUNS, Choice, Labelled, label
@@ -34,6 +34,8 @@ from chainrule.serving.inspect_reports import (
 from chainrule.serving.inspect_search import Drafting, SearchTree, drafting, search
 from chainrule.serving.inspect_text import NextTokens, ReadAnswer, next_tokens, read
 from chainrule.serving.registry import Registry, UnknownRun
+from chainrule.serving.schema import Body
+from chainrule.serving.service import Service
 from chainrule.tasks import Run, require, run_type
 from chainrule.tasks.answers import AnswerRun
 from chainrule.tasks.generated_answers import GeneratedAnswerRun
@@ -52,9 +54,6 @@ REPORT_POLICY = (
     "img-src data:; font-src data:; frame-ancestors 'self'"
 )
 """Content security policy of a report: its own scripts and styles, no requests, no access to the page around it."""
-
-RunT = TypeVar("RunT", bound=Run)
-_one_at_a_time = threading.Lock()  # inspections share the processor with the engine, so they take one core at most
 
 
 # Models
@@ -133,21 +132,18 @@ def _registry(request: Request) -> Registry:
     return registry
 
 
-def _run(request: Request, name: str, kind: type[RunT]) -> RunT:
-    return require(_registry(request).get(name), kind)
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
 
 
 # Requests
 
 
-class Body(BaseModel):
-    """A request; unknown fields are refused."""
+class ReadRequest(BaseModel):
+    """One or two runs, and a text."""
 
     model_config = ConfigDict(extra="forbid")
-
-
-class ReadRequest(Body):
-    """One or two runs, and a text."""
 
     models: list[str] = Field(min_length=1, max_length=2)
     text: str = Field(max_length=MOST_CHARACTERS)
@@ -156,7 +152,6 @@ class ReadRequest(Body):
 class SamplingRequest(Body):
     """A run, a text, and how tokens are sampled."""
 
-    model: str
     text: str = Field("", max_length=MOST_CHARACTERS)
     temperature: float = Field(1.0, ge=0, le=10)
     top_k: int | None = Field(None, ge=1)
@@ -180,7 +175,6 @@ class NextRequest(SamplingRequest):
 class AttendRequest(Body):
     """A text; for a translation model its source, and optionally a target."""
 
-    model: str
     text: str = Field(max_length=MOST_CHARACTERS)
     target: str | None = Field(None, max_length=MOST_CHARACTERS)
 
@@ -188,7 +182,6 @@ class AttendRequest(Body):
 class SearchRequest(Body):
     """A beam search."""
 
-    model: str
     text: str = Field("", max_length=MOST_CHARACTERS)
     width: int = Field(4, ge=1, le=12)
     length: int = Field(12, ge=1, le=80)
@@ -201,16 +194,15 @@ class DraftRequest(SamplingRequest):
     draft: str | None = Field(None, description="a smaller run; None: what the text repeats")
     length: int = Field(60, ge=1, le=400)
     block: int = Field(4, ge=1, le=15, description="draft tokens per block")
-    seed: int = Field(0, ge=0, lt=1 << 31)
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
 
 
 class DrawRequest(Body):
     """Images to draw, or one to complete."""
 
-    model: str
     num: int = Field(1, ge=1, le=16)
     label: str | None = None
-    seed: int = Field(0, ge=0, lt=1 << 31)
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
     temperature: float = Field(1.0, gt=0, le=10)
     given: list[int | None] | None = Field(
         None, max_length=1 << 16, description="levels in raster order; null: to draw"
@@ -220,7 +212,6 @@ class DrawRequest(Body):
 class LabelRequest(Body):
     """A text to label, and a question about it or the other text of a pair."""
 
-    model: str
     text: str = Field(max_length=MOST_CHARACTERS)
     other: str = Field("", max_length=MOST_CHARACTERS)
 
@@ -228,103 +219,102 @@ class LabelRequest(Body):
 class ImageLabelRequest(Body):
     """An image to label, in levels and raster order."""
 
-    model: str
     image: list[int] = Field(max_length=1 << 16)
 
 
-# Endpoints
+# Endpoints: what takes long is computed by the worker of the service, one request at a time
 
 
 @router.post("/read", summary="Surprisal of every token, and what was expected in its place")
-def read_text(body: ReadRequest, request: Request) -> ReadAnswer:
+async def read_text(body: ReadRequest, request: Request) -> ReadAnswer:
+    service = _service(request)
     if not body.text:
         raise ConfigError("the text is empty; give at least one character")
-    runs = [(name, _run(request, name, TextRun)) for name in body.models]
-    with _one_at_a_time:
-        return read(runs, body.text)
+    runs = [(name, await service.run(name, TextRun)) for name in body.models]
+    return await service.compute(lambda: read(runs, body.text))
 
 
 @router.post("/next", summary="The distribution of the next token, and what sampling cuts off")
-def next_token(body: NextRequest, request: Request) -> NextTokens:
-    run = _run(request, body.model, TextRun)
-    with _one_at_a_time:
-        return next_tokens(run, body.text, body.sampling, count=body.count)
+async def next_token(body: NextRequest, request: Request) -> NextTokens:
+    service = _service(request)
+    run = await service.run(body.model, TextRun)
+    return await service.compute(lambda: next_tokens(run, body.text, body.sampling, count=body.count))
 
 
 @router.post("/attend", summary="Attention weights by layer and head")
-def attention(body: AttendRequest, request: Request) -> Attention:
-    run = _registry(request).get(body.model)
-    with _one_at_a_time:
-        return attend(run, body.text, body.target)
+async def attention(body: AttendRequest, request: Request) -> Attention:
+    service = _service(request)
+    run = await service.any_run(body.model)
+    return await service.compute(lambda: attend(run, body.text, body.target))
 
 
 @router.post("/search", summary="The hypotheses of a beam search, step by step")
-def beam(body: SearchRequest, request: Request) -> SearchTree:
-    run = _registry(request).get(body.model)
-    with _one_at_a_time:
-        return search(run, body.text, width=body.width, length=body.length, length_penalty=body.length_penalty)
+async def beam(body: SearchRequest, request: Request) -> SearchTree:
+    service = _service(request)
+    run = await service.any_run(body.model)
+    options = {"width": body.width, "length": body.length}
+    return await service.compute(lambda: search(run, body.text, **options, length_penalty=body.length_penalty))
 
 
 @router.post("/draft", summary="Draft tokens accepted and rejected in speculative decoding")
-def draft_tokens(body: DraftRequest, request: Request) -> Drafting:
-    run = _run(request, body.model, TextRun)
-    draft = None if body.draft is None else _run(request, body.draft, TextRun)
-    with _one_at_a_time:
-        return drafting(
-            run, body.text, draft, length=body.length, block=body.block, sampling=body.sampling, seed=body.seed
-        )
+async def draft_tokens(body: DraftRequest, request: Request) -> Drafting:
+    service = _service(request)
+    run = await service.run(body.model, TextRun)
+    draft = None if body.draft is None else await service.run(body.draft, TextRun)
+    options = {"length": body.length, "block": body.block, "seed": body.seed}
+    return await service.compute(lambda: drafting(run, body.text, draft, sampling=body.sampling, **options))
 
 
 @router.get("/canvas", summary="Size, levels and labels of a run's images")
-def image_form(model: str, request: Request) -> Canvas:
-    run = _registry(request).get(model)
+async def image_form(model: str, request: Request) -> Canvas:
+    run = await _service(request).any_run(model)
     return canvas(run if isinstance(run, ImageLabelRun) else require(run, ImageRun))
 
 
 @router.get("/example", summary="A validation image of a run")
-def example_image(model: str, request: Request, number: int = 0) -> list[int]:
-    if number < 0:
-        raise ConfigError(f"the image has the number {number}; numbers start at 0")
-    return example(_run(request, model, ImageRun), number)
+async def example_image(
+    request: Request, model: str, number: Annotated[int, Query(ge=0, le=LARGEST_SEED)] = 0
+) -> list[int]:
+    service = _service(request)
+    run = await service.run(model, ImageRun)
+    return await service.compute(lambda: example(run, number))
 
 
 @router.post("/draw", summary="Images as they grow: a line of JSON for each frame", response_class=StreamingResponse)
-def draw_images(body: DrawRequest, request: Request) -> StreamingResponse:
-    run = _run(request, body.model, ImageRun)
+async def draw_images(body: DrawRequest, request: Request) -> StreamingResponse:
+    service = _service(request)
     frames = draw(
-        run,
+        await service.run(body.model, ImageRun),
         num=body.num,
         label=body.label,
         seed=body.seed,
         sampling=Sampling(temperature=body.temperature),
         given=body.given,
     )
-    first = next(frames)  # what is wrong with the request is found before the answer begins
-    return StreamingResponse(_lines(first, frames), media_type="application/x-ndjson")
+    first = await service.compute(lambda: next(frames))  # what is wrong is found before the answer begins
+    return StreamingResponse(_lines(service, first, frames), media_type="application/x-ndjson")
 
 
-def _lines(first: Frame, frames: Iterator[Frame]) -> Iterator[str]:
-    yield first.model_dump_json() + "\n"
-    while True:
-        with _one_at_a_time:
-            frame = next(frames, None)
-        if frame is None:
-            return
+async def _lines(service: Service, first: Frame, frames: Iterator[Frame]) -> AsyncIterator[str]:
+    """Frame by frame, so that others are answered in between, and nothing is drawn once the client has gone."""
+    frame: Frame | None = first
+    while frame is not None:
         yield frame.model_dump_json() + "\n"
+        frame = await service.compute(lambda: next(frames, None))
 
 
 @router.post("/label", summary="Classes, tags or answers with their probabilities")
-def label_text(body: LabelRequest, request: Request) -> Labelled:
-    run = _registry(request).get(body.model)
-    with _one_at_a_time:
-        return label(run, body.text, body.other)
+async def label_text(body: LabelRequest, request: Request) -> Labelled:
+    service = _service(request)
+    run = await service.any_run(body.model)
+    return await service.compute(lambda: label(run, body.text, body.other))
 
 
 @router.post("/label-image", summary="P(label | image)")
-def label_image(body: ImageLabelRequest, request: Request) -> list[Choice]:
-    run = _run(request, body.model, ImageLabelRun)
-    with _one_at_a_time:
-        found = image_labels(run, body.image)
+async def label_image(body: ImageLabelRequest, request: Request) -> list[Choice]:
+    service = _service(request)
+    run = await service.run(body.model, ImageLabelRun)
+    found = await service.compute(lambda: image_labels(run, body.image))
     ranked = sorted(found.items(), key=lambda pair: -pair[1])
     return [Choice(text=text, probability=probability) for text, probability in ranked]
 

@@ -10,6 +10,10 @@ export class ServerError extends Error {
   }
 }
 
+export function hasKey() {
+  return key !== "";
+}
+
 export function setKey(value) {
   key = value;
   sessionStorage.setItem("chainrule-key", value);
@@ -27,6 +31,16 @@ async function request(path, options = {}) {
 export async function get(path, query = {}) {
   const search = new URLSearchParams(query).toString();
   return (await request(search ? `${path}?${search}` : path)).json();
+}
+
+/** A file of the server, to be saved. */
+export async function download(path, name) {
+  const address = URL.createObjectURL(await (await request(path)).blob());
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
 export async function post(path, body, signal) {

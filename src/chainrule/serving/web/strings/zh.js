@@ -38,5 +38,5 @@ export default {
   samples: "样本", samples_hint: "九幅图像逐像素生成。选择一幅进行编辑。", draw_new: "绘制九幅", use_sample: "编辑样本 {number}", pixels: "{size} 个像素中的 {known} 个", drawn: "完成。", nothing_erased: "没有擦除任何内容：请擦除要由模型绘制的部分。", guess: "{model} 的识别", classes: "类别", class: "类别",
   question: "问题", second_text: "第二个文本", label_empty: "请输入文本。", no_answer: "没有答案", whole_sequence: "全部标签", answer: "答案", attention_of_label: "分类器关注之处：对文本的注意力", tags: "标签，及其在之前标签条件下的概率", answer_in_text: "文本中最可能的答案",
   reports: "报告", trainings: "训练", no_reports: "所服务的文件夹中没有报告。", no_trainings: "所服务的文件夹中没有带曲线的训练。", kind_comparison: "比较", kind_frontier: "前沿", state_running: "进行中", state_finished: "已完成", state_interrupted: "已中断",
-  open_report: "在新窗口中打开", report_of: "报告 {name}", curve_label: "{name} 的学习曲线，当前 {value} {unit}", training_time: "训练时间", at_step: "第 {step} 步", on_training: "训练批次", on_validation: "验证",
+  download_report: "下载报告", open_report: "在新窗口中打开", report_of: "报告 {name}", curve_label: "{name} 的学习曲线，当前 {value} {unit}", training_time: "训练时间", at_step: "第 {step} 步", on_training: "训练批次", on_validation: "验证",
 };

@@ -1,9 +1,9 @@
 // Compare: reports of comparisons and frontiers, and the curves of trainings, live.
 
-import { get } from "../api.js";
+import { download, get, hasKey } from "../api.js";
 import { fill, h, s } from "../dom.js";
 import { number, t } from "../i18n.js";
-import { statusLine } from "../controls.js";
+import { button, statusLine } from "../controls.js";
 
 const WIDEST = 860;
 const HEIGHT = 300;
@@ -48,6 +48,10 @@ export function show(root, { state, save }) {
 
   function report(name) {
     const address = `/api/inspect/reports/${encodeURIComponent(name)}`;
+    if (hasKey()) { // a frame cannot send the key
+      fill(place, h("h2", {}, name), button(t("download_report"), () => download(address, `${name}.html`).catch(status.error), { class: "primary" }));
+      return;
+    }
     fill(place, h("h2", {}, name), h("p", {}, h("a", { href: address, target: "_blank", rel: "noopener" }, t("open_report"))),
       h("iframe", { src: address, sandbox: "allow-scripts", title: t("report_of", { name }), loading: "lazy" }));
   }
