@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--tokenizer", default="words")
     parser.add_argument("--prune", type=lambda text: [int(one) for one in text.split(",")], default=[])
-    parser.add_argument("--bits", type=int, choices=[8, 32], default=32)
+    parser.add_argument("--bits", type=int, choices=[16, 32], default=32)
     parser.add_argument("--workplace", type=Path, help="folder for text, cache and runs; by default a temporary one")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--work", choices=WORKS, help=argparse.SUPPRESS)

@@ -50,7 +50,7 @@ def assert_same(one: NGram, other: NGram) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"prune": (0, 0, 1)}, {"bits": 8}, {"order": 1}, {"order": 2, "prune": (0, 2)}],
+    [{}, {"prune": (0, 0, 1)}, {"bits": 16}, {"order": 1}, {"order": 2, "prune": (0, 2)}],
     ids=["plain", "pruned", "quantised", "unigrams", "pruned bigrams"],
 )
 @pytest.mark.parametrize("memory", [1, 1 << 19, 1 << 30], ids=["tiny", "small", "ample"])
@@ -99,20 +99,23 @@ def test_left_out_ngrams_are_the_rare_ones_and_predictions_sum_to_one() -> None:
     torch.testing.assert_close(pruned.logits(batch).exp().sum(-1), torch.ones(1, 300))
 
 
+def test_thresholds_may_be_given_as_text() -> None:
+    assert NGramConfig.parse({"vocabulary": 5, "prune": "0,0,1"}, where="model").thresholds == [0, 0, 1, 1, 1]
+
+
 @pytest.mark.parametrize("prune", [(1,), (0, 2, 1), (0, 0, 0, 0, 1)], ids=["unigrams", "decreasing", "too many"])
 def test_impossible_thresholds_are_refused(prune: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="try 0,0,1"):
         NGramConfig.parse({"vocabulary": 5, "order": 4, "prune": prune}, where="model")
 
 
-def test_a_quantised_model_is_close_and_a_third_smaller() -> None:
-    whole, small = counted(None), counted(None, bits=8)
+def test_a_quantised_model_is_close_never_better_and_smaller() -> None:
+    whole, small = counted(None), counted(None, bits=16)
     held_out = Sequences.full(text(3000, seed=5)[None])
     exact, lossy = (float(model.score_tokens(held_out).log_probs.mean()) for model in (whole, small))
-    assert lossy == pytest.approx(exact, abs=0.01)
-    assert lossy != exact
+    assert exact - 0.002 < lossy < exact
     sizes = [sum(tensor.nbytes for tensor in model.state_dict().values()) for model in (whole, small)]
-    assert sizes[1] < 0.75 * sizes[0]
+    assert sizes[1] < 0.85 * sizes[0]
     batch = Batch(held_out)
     chosen = small.logits(batch).gather(-1, held_out.ids[..., None])[..., 0]
     torch.testing.assert_close(chosen, small.score_tokens(held_out).log_probs, rtol=0, atol=1e-5)

@@ -10,6 +10,7 @@ import pytest
 
 import chainrule as package
 from chainrule.errors import RunError
+from chainrule.training import checksums
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.checksums import Checksums, sha256
 from tests.conftest import LINES, Command
@@ -155,3 +156,23 @@ def test_a_crash_at_the_rename_leaves_a_run_that_loads(run: Path, monkeypatch: p
     RunFolder(run).write_weights(model)
     assert files(run) != before
     assert package.load(run)
+
+
+@pytest.mark.parametrize("at", [0, 500_000, -1], ids=["start", "middle", "end"])
+def test_samples_find_another_or_truncated_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    monkeypatch.setattr(checksums, "LARGE", 1 << 10)
+    content = bytes(range(256)) * 4000
+    file, folder = tmp_path / "model.safetensors", checksums.Checksums(tmp_path)
+    file.write_bytes(content)
+    folder.record_large(file.name, file)
+    folder.require(file.name, sampled=True)
+    file.write_bytes(content[:-1])
+    with pytest.raises(RunError, match="truncated or damaged"):
+        folder.require(file.name, sampled=True)
+    changed = bytearray(content)
+    changed[at] ^= 1
+    file.write_bytes(changed)
+    with pytest.raises(RunError, match="truncated or damaged"):
+        folder.require(file.name)
+    with pytest.raises(RunError, match="truncated or damaged"):  # the samples of so small a file are all of it
+        folder.require(file.name, sampled=True)

@@ -5,8 +5,9 @@ mapped file, and one compiled function serves every order. `levels` has a row pe
 log-probabilities and back-off weights, the number of its events, and the addresses of the best continuation of each
 context and of its log-probability (0 if they are not known), and that of an index into the keys: at i the number of
 keys of contexts below i << shift, with the shift in the last column. Order 1 has no keys. Values are numbers of the
-type of `like`, or codes into the `codebooks` (2 * order, 256) if there are any: row 2k has the log-probabilities of
-order k + 1, the next one its back-off weights. The log-probabilities of order 1 are always float64.
+type of `like`, or codes if there are `scales` (2 * order, 2): row 2k has the lowest log-probability of order k + 1 and
+the distance between codes, the next row those of its back-off weights (see `nn.quantisation`). The log-probabilities of
+order 1 are always float64.
 
 The nodes of a state are those of the last 1, 2, … tokens, −1 for unseen n-grams (see `models.ngram`).
 """
@@ -40,25 +41,31 @@ def compiled(function: Function) -> Function:
     return cast(Function, numba.njit(**OPTIONS)(function))
 
 
+ZERO = 1 << 15  # added to a stored code
 KEYS, LOG_PROBS, LOG_BACKOFFS, SIZE, BEST_TOKENS, BEST_LOG_PROBS, INDEX, SHIFT, COLUMNS = range(9)
 
 
 @compiled
-def _value(address: int, index: int, codebooks: Doubles, row: int, like: Floats) -> float:
+def _decoded(code: int, scales: Doubles, row: int) -> float:
+    return float(scales[row, 0] + scales[row, 1] * (code + ZERO))
+
+
+@compiled
+def _value(address: int, index: int, scales: Doubles, row: int, like: Floats) -> float:
     stored = vector(address, index + 1, like)[index]
-    return codebooks[row, int(stored)] if len(codebooks) else float(stored)
+    return _decoded(int(stored), scales, row) if len(scales) else float(stored)
 
 
 @compiled
-def _log_prob(levels: Integers, level: int, index: int, codebooks: Doubles, like: Floats) -> float:
+def _log_prob(levels: Integers, level: int, index: int, scales: Doubles, like: Floats) -> float:
     if level == 0:
-        return float(vector(levels[0, LOG_PROBS], index + 1, codebooks)[index])
-    return _value(levels[level, LOG_PROBS], index, codebooks, 2 * level, like)
+        return float(vector(levels[0, LOG_PROBS], index + 1, scales)[index])
+    return _value(levels[level, LOG_PROBS], index, scales, 2 * level, like)
 
 
 @compiled
-def _log_backoff(levels: Integers, level: int, index: int, codebooks: Doubles, like: Floats) -> float:
-    return _value(levels[level, LOG_BACKOFFS], index, codebooks, 2 * level + 1, like)
+def _log_backoff(levels: Integers, level: int, index: int, scales: Doubles, like: Floats) -> float:
+    return _value(levels[level, LOG_BACKOFFS], index, scales, 2 * level + 1, like)
 
 
 @compiled
@@ -94,10 +101,10 @@ def _find(levels: Integers, level: int, node: int, token: int, base: int) -> int
 
 @compiled
 def _read(
-    levels: Integers, base: int, codebooks: Doubles, token: int, nodes: Integers, after: Integers, like: Floats
+    levels: Integers, base: int, scales: Doubles, token: int, nodes: Integers, after: Integers, like: Floats
 ) -> float:
     """The log-probability of a token after `nodes`, and in `after` the nodes after it; each has one per order."""
-    nats = _log_prob(levels, 0, token, codebooks, like)
+    nats = _log_prob(levels, 0, token, scales, like)
     after[0] = token
     for level in range(1, len(levels)):
         node = nodes[level - 1]
@@ -105,10 +112,10 @@ def _read(
         if node >= 0:
             found = _find(levels, level, node, token, base)
             if found >= 0:
-                nats = _log_prob(levels, level, found, codebooks, like)
+                nats = _log_prob(levels, level, found, scales, like)
                 after[level] = found
             else:
-                nats += _log_backoff(levels, level - 1, node, codebooks, like)
+                nats += _log_backoff(levels, level - 1, node, scales, like)
     return nats
 
 
@@ -116,7 +123,7 @@ def _read(
 def _likeliest(
     levels: Integers,
     base: int,
-    codebooks: Doubles,
+    scales: Doubles,
     nodes: Integers,
     by_frequency: Integers,
     excluded: Integers,
@@ -133,12 +140,12 @@ def _likeliest(
         node = nodes[level - 1]
         if node < 0:
             continue
-        log_prob = vector(levels[level, BEST_LOG_PROBS], node + 1, codebooks)[node] + factor
+        log_prob = vector(levels[level, BEST_LOG_PROBS], node + 1, scales)[node] + factor
         token = integers(levels[level, BEST_TOKENS], node + 1)[node]
         if token >= 0 and (log_prob > highest or (log_prob == highest and token < best)):
             best, highest, origin = token, log_prob, level
-        factor += _log_backoff(levels, level - 1, node, codebooks, like)
-    log_prob = _log_prob(levels, 0, by_frequency[0], codebooks, like) + factor
+        factor += _log_backoff(levels, level - 1, node, scales, like)
+    log_prob = _log_prob(levels, 0, by_frequency[0], scales, like) + factor
     if log_prob > highest or (log_prob == highest and by_frequency[0] < best):
         best, highest, origin = by_frequency[0], log_prob, 0
     exact = True
@@ -147,14 +154,14 @@ def _likeliest(
     for level in range(origin + 1, len(levels)):
         if exact and nodes[level - 1] >= 0:
             exact = _find(levels, level, nodes[level - 1], best, base) < 0
-    return best if exact else _likeliest_of_all(levels, base, codebooks, nodes, by_frequency, excluded, stamps, like)
+    return best if exact else _likeliest_of_all(levels, base, scales, nodes, by_frequency, excluded, stamps, like)
 
 
 @compiled
 def _likeliest_of_all(
     levels: Integers,
     base: int,
-    codebooks: Doubles,
+    scales: Doubles,
     nodes: Integers,
     by_frequency: Integers,
     excluded: Integers,
@@ -181,14 +188,14 @@ def _likeliest_of_all(
             token = keys[index] - corner
             if stamps[token] != now:
                 stamps[token] = now
-                log_prob = _log_prob(levels, level, index, codebooks, like) + factor
+                log_prob = _log_prob(levels, level, index, scales, like) + factor
                 if log_prob > highest or (log_prob == highest and token < best):
                     best, highest = token, log_prob
             index += 1
-        factor += _log_backoff(levels, level - 1, node, codebooks, like)
+        factor += _log_backoff(levels, level - 1, node, scales, like)
     for token in by_frequency:
         if stamps[token] != now:
-            log_prob = _log_prob(levels, 0, token, codebooks, like) + factor
+            log_prob = _log_prob(levels, 0, token, scales, like) + factor
             if log_prob > highest or (log_prob == highest and token < best):
                 best = token
             break
@@ -197,7 +204,7 @@ def _likeliest_of_all(
 
 @compiled
 def _fill(
-    levels: Integers, base: int, codebooks: Doubles, nodes: Integers, factors: Doubles, result: Floats, like: Floats
+    levels: Integers, base: int, scales: Doubles, nodes: Integers, factors: Doubles, result: Floats, like: Floats
 ) -> None:
     """All log-probabilities (V,): each order, from low to high, overwrites those of its observed n-grams."""
     factors[len(levels) - 1] = 0.0
@@ -205,9 +212,9 @@ def _fill(
         node = nodes[level - 1]
         factors[level - 1] = factors[level]
         if node >= 0:
-            factors[level - 1] += _log_backoff(levels, level - 1, node, codebooks, like)
+            factors[level - 1] += _log_backoff(levels, level - 1, node, scales, like)
     for token in range(len(result)):
-        result[token] = _log_prob(levels, 0, token, codebooks, like) + factors[0]
+        result[token] = _log_prob(levels, 0, token, scales, like) + factors[0]
     for level in range(1, len(levels)):
         node = nodes[level - 1]
         if node < 0:
@@ -216,7 +223,7 @@ def _fill(
         corner = node * base
         index = _first_child(levels, level, node, corner)
         while index < len(keys) and keys[index] < corner + base:
-            result[keys[index] - corner] = _log_prob(levels, level, index, codebooks, like) + factors[level]
+            result[keys[index] - corner] = _log_prob(levels, level, index, scales, like) + factors[level]
             index += 1
 
 
@@ -228,7 +235,7 @@ def exported(function: Any) -> Any:
 def score(
     levels: Integers,
     base: int,
-    codebooks: Doubles,
+    scales: Doubles,
     ids: Integers,
     lengths: Integers,
     nodes: Integers,
@@ -248,30 +255,30 @@ def score(
         for position in range(lengths[row]):
             token = ids[row, position]
             if len(hits):
-                found = _likeliest(levels, base, codebooks, nodes[row], by_frequency, none, stamps, like)
+                found = _likeliest(levels, base, scales, nodes[row], by_frequency, none, stamps, like)
                 hits[row, position] = found == token
-            log_probs[row, position] = _read(levels, base, codebooks, token, nodes[row], after, like)
+            log_probs[row, position] = _read(levels, base, scales, token, nodes[row], after, like)
             nodes[row, :] = after
 
 
 @exported
 def predict(
-    levels: Integers, base: int, codebooks: Doubles, ids: Integers, nodes: Integers, result: Floats, like: Floats
+    levels: Integers, base: int, scales: Doubles, ids: Integers, nodes: Integers, result: Floats, like: Floats
 ) -> None:
     """Read tokens (B, K) from nodes (B, order), and predict the next after each: log-probabilities (B, K, V)."""
     after, factors = np.empty(len(levels), np.int64), np.empty(len(levels))
     for row in range(len(ids)):
         for position in range(ids.shape[1]):
-            _read(levels, base, codebooks, ids[row, position], nodes[row], after, like)
+            _read(levels, base, scales, ids[row, position], nodes[row], after, like)
             nodes[row, :] = after
-            _fill(levels, base, codebooks, after, factors, result[row, position], like)
+            _fill(levels, base, scales, after, factors, result[row, position], like)
 
 
 @exported
 def generate(
     levels: Integers,
     base: int,
-    codebooks: Doubles,
+    scales: Doubles,
     tokens: Integers,
     nodes: Integers,
     chosen: Integers,
@@ -291,15 +298,15 @@ def generate(
     for row in range(len(tokens)):
         token = tokens[row]
         for position in range(chosen.shape[1]):
-            _read(levels, base, codebooks, token, nodes[row], after, like)
+            _read(levels, base, scales, token, nodes[row], after, like)
             nodes[row, :] = after
             if noise.shape[2] == 0:
-                token = _likeliest(levels, base, codebooks, after, by_frequency, suppressed, stamps, like)
+                token = _likeliest(levels, base, scales, after, by_frequency, suppressed, stamps, like)
             else:
-                _fill(levels, base, codebooks, after, factors, logits, like)
+                _fill(levels, base, scales, after, factors, logits, like)
                 token = choose(logits, noise[row, position], rules, suppressed)
             chosen[row, position] = token
-            log_probs[row, position] = _read(levels, base, codebooks, token, nodes[row], after, like)
+            log_probs[row, position] = _read(levels, base, scales, token, nodes[row], after, like)
 
 
 @exported
@@ -314,16 +321,16 @@ def index_of(keys: Integers, base: int, shift: int, index: Integers) -> None:
 
 @exported
 def best_continuations(
-    keys: Integers, log_probs: Floats, codebook: Doubles, base: int, tokens: Integers, best: Doubles
+    keys: Integers, log_probs: Floats, scales: Doubles, row: int, base: int, tokens: Integers, best: Doubles
 ) -> None:
     """For each context, the most probable of its observed continuations, −1 if it has none, and its log-probability.
 
-    Of several, the one with the lowest id. The codebook is empty if the log-probabilities are not codes.
+    Of several, the one with the lowest id. The scales are empty if the log-probabilities are not codes.
     """
     tokens[:] = -1
     best[:] = -np.inf
     for index in range(len(keys)):
         node = keys[index] // base
-        log_prob = codebook[int(log_probs[index])] if len(codebook) else float(log_probs[index])
+        log_prob = _decoded(int(log_probs[index]), scales, row) if len(scales) else float(log_probs[index])
         if log_prob > best[node]:
             tokens[node], best[node] = keys[index] - node * base, log_prob

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from chainrule.config import ModelConfig
@@ -43,11 +43,11 @@ from chainrule.nn.backoff import (
     merge_counts,
 )
 from chainrule.nn.backoff_lookup import BackoffLookup, as_array, as_tensor
-from chainrule.nn.codebooks import CODES, codebook_of, codes_of
 from chainrule.nn.columns import Column, Store
 from chainrule.nn.ctc import FusionModel
 from chainrule.nn.kneser_ney import KneserNey, TableColumns
 from chainrule.nn.layers import EXACT
+from chainrule.nn.quantisation import quantised
 from chainrule.nn.sorted_runs import SortedRuns, levels_of
 from chainrule.types import Batch, Sequences, State, Step
 
@@ -73,9 +73,12 @@ class NGramConfig(ModelConfig):
         description="for unigrams (0), bigrams, …: n-grams that occur at most so often are left out; the last value is "
         "that of all longer ones",
     )
-    bits: Literal[8, 32] = Field(
-        32, description="bits per stored log-probability; 8: one of 256 values per order, for a smaller and lossy table"
-    )
+    bits: Literal[16, 32] = Field(32, description="bits per stored log-probability; 16: quantised, for a smaller table")
+
+    @field_validator("prune", mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return value.split(",") if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
@@ -121,11 +124,11 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
         self._waiting = 0  # tokens in them
         self._known_lookup: tuple[Tensor, BackoffLookup] | None = None  # with a buffer it has, to detect changes
         self._runs: SortedRuns | None = None  # if counts are on disk
-        if config.bits == 8:
+        if config.bits == 16:
             for name in list(self._buffers):
                 if name.startswith("log_") and name != "log_probs_1":
-                    self.register_buffer(name, torch.empty(0, dtype=torch.uint8))
-            self.register_buffer("codebooks", torch.zeros(2 * self.order, CODES))
+                    self.register_buffer(name, torch.empty(0, dtype=torch.int16))
+            self.register_buffer("scales", torch.zeros(2 * self.order, 2))
 
     @property
     def receptive_field(self) -> int:
@@ -227,7 +230,7 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
 
     def _set_columns(self, tables: Sequence[TableColumns], store: Store) -> None:
         """Set the tables, quantised if they are to be."""
-        if self.config.bits == 8:
+        if self.config.bits == 16:
             for order, table in enumerate(tables, start=1):
                 kinds = (table.log_probs, LOG_PROBS), (table.log_backoffs, LOG_BACKOFFS)
                 probs, backoffs = (self._codes(column, kind, order, store) for column, kind in kinds)
@@ -242,15 +245,11 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
         )
 
     def _codes(self, values: Column, kind: int, order: int, store: Store) -> Column:
-        """Numbers as codes, with their table in the model; unigrams stay as they are."""
+        """Numbers as codes, with their scale in the model; unigrams stay as they are."""
         if order == 1 and kind == LOG_PROBS:
             return values
-        codebook = codebook_of(values.whole())
-        codebooks = self.get_buffer("codebooks")
-        codebooks[2 * (order - 1) + kind] = torch.from_numpy(codebook).to(codebooks)
-        codes = store.column(np.uint8)
-        for begin, end in store.spans(len(values)):
-            codes.append(codes_of(values.read(begin, end), codebook))
+        codes, scale = quantised(values, store)
+        self.get_buffer("scales")[2 * (order - 1) + kind] = torch.tensor(scale)
         return codes
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from chainrule.config import ModelConfig
 from chainrule.errors import DataError, TrainingError
 from chainrule.interface.base import AutoregressiveModel, CountModel
+from chainrule.nn.quantisation import decoded
 
 NOTHING_COUNTED = "the model has counted no token; observe a text before estimating"
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # where too few counts of counts are known, as in KenLM
@@ -111,10 +112,10 @@ class BackoffModel(AutoregressiveModel, CountModel):
             )
 
     def decoded(self, stored: Tensor, kind: int, order: int) -> Tensor:
-        """Stored LOG_PROBS or LOG_BACKOFFS of an order as numbers; they may be codes into a table of values."""
+        """Stored LOG_PROBS or LOG_BACKOFFS of an order as numbers; they may be codes."""
         if stored.is_floating_point():
             return stored
-        return self.get_buffer("codebooks")[2 * (order - 1) + kind][stored.long()]
+        return decoded(stored, self.get_buffer("scales")[2 * (order - 1) + kind])
 
     def _log_probs_at(self, order: int, nodes: Tensor) -> Tensor:
         """The log-probability of each event, 0 where the node is −1."""

@@ -39,9 +39,9 @@ class BackoffLookup:
         self.keys = [np.arange(base), *(arrays[f"keys_{level}"] for level in range(2, order + 1))]
         self.log_probs = [arrays[f"log_probs_{level}"] for level in range(1, order + 1)]
         self.log_backoffs = [*(arrays[f"log_backoffs_{level}"] for level in range(1, order)), nothing]
-        self.codebooks = arrays.get("codebooks", np.empty((0, 0))).astype(np.float64)
+        self.scales = arrays.get("scales", np.empty((0, 0))).astype(np.float64)
         self.dtype = self.log_probs[0].dtype  # of predictions
-        self.like = np.empty(0, np.uint8 if len(self.codebooks) else self.dtype)
+        self.like = np.empty(0, np.int16 if len(self.scales) else self.dtype)
         self.log_probs[0] = self.log_probs[0].astype(np.float64)
 
     @cached_property
@@ -79,9 +79,15 @@ class BackoffLookup:
         for level in range(1, self.order):
             contexts = len(self.log_backoffs[level - 1])
             tokens, log_probs = np.empty(contexts, np.int64), np.empty(contexts)
-            codebook = self.codebooks[2 * level] if len(self.codebooks) else np.empty(0)
             self._call(
-                best_continuations, self.keys[level], self.log_probs[level], codebook, self.base, tokens, log_probs
+                best_continuations,
+                self.keys[level],
+                self.log_probs[level],
+                self.scales,
+                2 * level,
+                self.base,
+                tokens,
+                log_probs,
             )
             found.append((tokens, log_probs))
         return found
@@ -112,7 +118,7 @@ class BackoffLookup:
             score,
             levels,
             self.base,
-            self.codebooks,
+            self.scales,
             ids,
             lengths,
             wide,
@@ -130,7 +136,7 @@ class BackoffLookup:
 
         result = np.empty((*ids.shape, self.base - 1), self.dtype)
         wide = self._with_highest_order(nodes)
-        self._call(predict, self.levels, self.base, self.codebooks, ids, wide, result, self.like)
+        self._call(predict, self.levels, self.base, self.scales, ids, wide, result, self.like)
         nodes[:] = wide[:, :-1]
         return result
 
@@ -145,7 +151,7 @@ class BackoffLookup:
         levels = self.levels if width else self.levels_with_best
         wide = self._with_highest_order(nodes)
         self._call(
-            generate, levels, self.base, self.codebooks, tokens, wide, *choices, noise, rules, suppressed,
+            generate, levels, self.base, self.scales, tokens, wide, *choices, noise, rules, suppressed,
             self.by_frequency, self.like,
         )  # fmt: skip
         nodes[:] = wide[:, :-1]

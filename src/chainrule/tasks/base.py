@@ -282,7 +282,8 @@ def mismatch(run: Run, wanted: str) -> RunError:
 def parameters(model: torch.nn.Module) -> int:
     """Number of parameters: weights of networks, probabilities of count tables."""
     tables = [buffer for part in model.modules() if isinstance(part, CountModel) for buffer in part.buffers()]
-    return sum(x.numel() for x in (*model.parameters(), *tables) if x.is_floating_point())
+    codes = torch.int16  # of quantised tables
+    return sum(x.numel() for x in (*model.parameters(), *tables) if x.is_floating_point() or x.dtype == codes)
 
 
 def choose_device(name: str) -> torch.device:

@@ -149,7 +149,7 @@ class RunFolder:
         """Write the weights of a model, by name."""
         with self.explained(), whole_file(self.path / WEIGHTS) as temporary:
             save_tensors(weights, temporary)
-            self.checksums.record({WEIGHTS: sha256(temporary)})
+            self.checksums.record_large(WEIGHTS, temporary)
 
     def read_weights(self, model: nn.Module, checkpoint: str = "best") -> None:
         """Load the best weights, or those of the last checkpoint, into a model."""
@@ -175,7 +175,7 @@ class RunFolder:
             )
         if not mapped:
             require_room_for(file)
-        self.checksums.require(WEIGHTS)
+        self.checksums.require(WEIGHTS, sampled=mapped)
         return self._read_tensors(file)
 
     # State

@@ -6,6 +6,10 @@
 A file and its checksum cannot be replaced in one step. So the checksum of the new version is recorded first, beside
 that of the version before; then the file is replaced. Whenever a process is killed, the file there matches one of the
 two. A file without a checksum is accepted.
+
+Reading a large table to check it would take longer than to open it, since it is mapped into memory and not read. Such a
+file has a second checksum, of its size and of samples of it, which finds a truncated file and one of another run;
+`chainrule verify` reads all of it.
 """
 
 from __future__ import annotations
@@ -22,9 +26,12 @@ from chainrule.errors import ConfigError, RunError
 from chainrule.files import whole_file, write_whole
 
 FILE = "checksums.json"
+SAMPLED = "sha256 of samples"
 RECOVERY = "recovery"
 WEIGHTS = "model.safetensors"
 SETTINGS = ("config.toml", "tokenizer.json", "source_tokenizer.json")  # files with a copy in RECOVERY
+LARGE = 1 << 28  # bytes of a file that has a checksum of samples
+SAMPLES, SAMPLE = 64, 1 << 16  # number, and bytes of each
 VERSIONS = 2  # recorded per file: the present one and the one before
 
 
@@ -34,17 +41,29 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sampled_sha256(path: Path) -> str:
+    """Return the checksum of the size of a file and of evenly spaced pieces of it, first and last included."""
+    size = path.stat().st_size
+    found = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for number in range(SAMPLES):
+            file.seek(max(0, size - SAMPLE) * number // (SAMPLES - 1))
+            found.update(file.read(SAMPLE))
+    return found.hexdigest()
+
+
 @dataclass(frozen=True)
 class Checksums:
     """The recorded checksums of a folder."""
 
     folder: Path
 
-    def recorded(self) -> dict[str, list[str]]:
+    def recorded(self, kind: str = "sha256") -> dict[str, list[str]]:
         """Return the checksums by file name, the newest first; empty if none were recorded."""
         file = self.folder / FILE
         try:
-            found: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))["sha256"]
+            values = json.loads(file.read_text(encoding="utf-8"))
+            found: dict[str, list[str]] = values["sha256"] if kind == "sha256" else values.get(kind, {})
             return {str(name): list(versions) for name, versions in found.items()}
         except FileNotFoundError:
             return {}
@@ -54,22 +73,38 @@ class Checksums:
                 f"their checksums anew with: chainrule verify {self.folder} --update-checksums"
             ) from None
 
-    def record(self, new: Mapping[str, str], *, keep: bool = True) -> None:
+    def record(self, new: Mapping[str, str], *, sampled: Mapping[str, str] | None = None, keep: bool = True) -> None:
         """Record the checksums of files that are about to be replaced; forget earlier versions unless `keep`."""
-        found = self.recorded() if keep else {}
-        for name, checksum in new.items():
-            older = [one for one in found.get(name, []) if one != checksum]
-            found[name] = [checksum, *older][:VERSIONS]
-        write_whole(self.folder / FILE, json.dumps({"sha256": found}, indent=1) + "\n")
+        values = {}
+        for kind, checksums in (("sha256", new), (SAMPLED, sampled or {})):
+            found = self.recorded(kind) if keep else {}
+            for name, checksum in checksums.items():
+                older = [one for one in found.get(name, []) if one != checksum]
+                found[name] = [checksum, *older][:VERSIONS]
+            if found or kind == "sha256":
+                values[kind] = found
+        write_whole(self.folder / FILE, json.dumps(values, indent=1) + "\n")
+
+    def record_large(self, name: str, file: Path) -> None:
+        """Record the checksums of a file that is about to get this name; that of samples, too, if it is large."""
+        sampled = {name: sampled_sha256(file)} if file.stat().st_size >= LARGE else {}
+        self.record({name: sha256(file)}, sampled=sampled)
 
     def matches(self, name: str) -> bool:
         """Return whether a file is as it was written; a file that has no checksum is."""
         known = self.recorded().get(name)
         return known is None or ((self.folder / name).is_file() and sha256(self.folder / name) in known)
 
-    def require(self, name: str) -> None:
-        """Raise RunError if a file is not as it was written. A missing file is the business of its reader."""
-        if (self.folder / name).is_file() and not self.matches(name):
+    def require(self, name: str, *, sampled: bool = False) -> None:
+        """Raise RunError if a file is not as it was written. A missing file is the business of its reader.
+
+        `sampled` if samples of a large file are enough.
+        """
+        file = self.folder / name
+        if not file.is_file():
+            return
+        known = self.recorded(SAMPLED).get(name) if sampled and file.stat().st_size >= LARGE else None
+        if not (self.matches(name) if known is None else sampled_sha256(file) in known):
             raise RunError(self.mismatch(name))
 
     def mismatch(self, name: str) -> str:
@@ -122,7 +157,12 @@ class Checksums:
     def update(self) -> list[str]:
         """Take the files as they are: record their checksums, renew the copies, and return the names."""
         names = [name for name in (*SETTINGS, WEIGHTS) if (self.folder / name).is_file()]
-        self.record({name: sha256(self.folder / name) for name in names}, keep=False)
+        large = [name for name in names if (self.folder / name).stat().st_size >= LARGE]
+        self.record(
+            {name: sha256(self.folder / name) for name in names},
+            sampled={name: sampled_sha256(self.folder / name) for name in large},
+            keep=False,
+        )
         for name in names:
             if name != WEIGHTS:
                 self.copy(self.folder / name, self.folder / RECOVERY / name)
