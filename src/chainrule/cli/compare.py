@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 import time
@@ -106,6 +107,14 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="Cluster for the training jobs: local:4 (workers on this machine), tcp://HOST:8786 (a Dask scheduler) "
+            "or a .yaml file that describes one. The workers see the data and --out at the same paths.",
+            show_default=False,
+        ),
+    ] = None,
     budget_curve: Annotated[
         bool,
         typer.Option("--budget-curve", help="Repeat the comparison with 1/8, 1/4, 1/2 and all of --minutes."),
@@ -151,7 +160,12 @@ def compare(
         "started": STARTED,
     }
     try:
-        with comparison_progress(errors) as listener:
+        with contextlib.ExitStack() as stack:
+            if on is not None:
+                from chainrule.comparison.cluster import connected
+
+                settings["executor"] = stack.enter_context(connected(on))
+            listener = stack.enter_context(comparison_progress(errors))
             if budget_curve:
                 curve = run_curve(data, listener=listener, **settings)
             else:

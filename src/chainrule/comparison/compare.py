@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from chainrule.comparison.cluster import ClusterServer, parallel_jobs
 from chainrule.comparison.examples import ComparisonOfExamples
 from chainrule.comparison.folder import ComparisonFolder
 from chainrule.comparison.plan import (
@@ -58,6 +60,7 @@ def compare(
     progress: bool = True,
     listener: ComparisonListener | None = None,
     started: float | None = None,
+    executor: Executor | None = None,
 ) -> ComparisonResults:
     """Train every family on the same data with the same budget, score all on the same held-out data, recommend one.
 
@@ -69,7 +72,8 @@ def compare(
     of mixtures use other data: `valid` if there is test data as well, or the validation split of the data set, else the
     start of the training data. With "data.valid_from=spread" all that is taken from the training data is spread evenly
     over it. `overrides` are `--set` values: ["gpt.model.width=192", "data.unit=documents"]. Progress is shown on
-    standard error unless `progress` is false; a `listener` receives it instead.
+    standard error unless `progress` is false; a `listener` receives it instead. An `executor`, such as Dask's
+    `client.get_executor()`, runs the jobs on a cluster that shares the file system.
     """
     started = time.monotonic() if started is None else started
     listener = listener or ComparisonListener()
@@ -86,7 +90,8 @@ def compare(
     chosen = chosen_settings(overrides, list(entries))
     config = split_config(data, valid, test, held_out, chosen_source | chosen.get("data", {}), kind.own_test)
     tokenizer = tokenizer or kind.default_tokenizer
-    with JobServer(folder.path, threads) as server:  # it gets ready while the data is read
+    starter = JobServer(folder.path, threads) if executor is None else ClusterServer(folder.path, threads, executor)
+    with starter as server:  # it gets ready while the data is read
         began = time.monotonic()
         opened = kind(config, tokenizer, lambda stage, done, total: listener.stage(stage, done / max(1, total)))
         reading = time.monotonic() - began
@@ -98,6 +103,7 @@ def compare(
             minutes=None if tokens is not None else minutes or DEFAULT_MINUTES,
             tokens=tokens,
             threads=threads,
+            cores=None if executor is None else parallel_jobs(executor) * threads,
             chosen=chosen,
             listed=families is not None,
             overrides=list(overrides),

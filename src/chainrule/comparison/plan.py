@@ -78,11 +78,15 @@ def make_plan(
     tokens: int | None,
     threads: int,
     chosen: Mapping[str, Mapping[str, Any]],
+    cores: int | None = None,
     **settings: Any,
 ) -> ComparisonPlan:
-    """Divide the time evenly among the families and choose the size of each; settings in `chosen` take precedence."""
+    """Divide the time evenly among the families and choose the size of each; settings in `chosen` take precedence.
+
+    `cores` are those of a cluster; by default those of this machine.
+    """
     neural = sum(is_neural(entry.family) for entry in entries.values())
-    workers = max(1, min(neural, (os.cpu_count() or 1) // threads))
+    workers = max(1, min(neural, (cores or os.cpu_count() or 1) // threads))
     training = None if minutes is None else expected_training(60 * minutes, neural, workers)
     return ComparisonPlan(
         minutes=minutes,

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from chainrule.comparison.folder import ComparisonFolder, last_record
 from chainrule.comparison.job import STOPPED
@@ -56,6 +56,13 @@ class Process:
         if self.pid is not None and not self.ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+
+class StartsJobs(Protocol):
+    """Starts the jobs of a comparison."""
+
+    def start(self, job: str, action: str, deadline: Deadline = NO_DEADLINE) -> Process:
+        """Start a process that trains a family, tries how fast it scores, or scores the test data."""
 
 
 class JobServer:
@@ -132,7 +139,7 @@ class JobRunner:
         self,
         folder: ComparisonFolder,
         plan: ComparisonPlan,
-        server: JobServer,
+        server: StartsJobs,
         progress: JobProgress,
         deadline: Deadline = NO_DEADLINE,
     ) -> None:

@@ -11,7 +11,7 @@ from chainrule.comparison.folder import ComparisonFolder
 from chainrule.comparison.plan import ComparisonPlan
 from chainrule.comparison.progress import ComparisonListener
 from chainrule.comparison.results import ComparisonResults, FailedFamily
-from chainrule.comparison.runner import NO_TIME, JobRunner, JobServer
+from chainrule.comparison.runner import NO_TIME, JobRunner, StartsJobs
 from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import TrainingError
 from chainrule.files import write_whole
@@ -48,7 +48,7 @@ class RunningComparison(ABC):
         self.kept = time.monotonic()
         write_whole(self.folder.seconds_file, f"{self.used + self.kept - self.started:.1f}\n")
 
-    def train(self, server: JobServer) -> None:
+    def train(self, server: StartsJobs) -> None:
         """Train and score all models; one that fails or for which no time is left is noted."""
         runner = JobRunner(self.folder, self.plan, server, self._job_progress, self.deadline)
         if self.plan.schedule is not None and not self.plan.schedule.is_final:
