@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings, strategies
 
 from chainrule.compose.mixture import Mixture
 from chainrule.decoding.inpainting import inpaint
@@ -87,6 +88,13 @@ def test_models_with_different_tokens_are_compared_where_both_have_a_boundary(re
     assert len(found.segments) == len(found.readings[0].tokens) < len(found.readings[1].tokens)
     for column in (0, 1):
         assert sum(one.bits[column] for one in found.segments) == pytest.approx(found.readings[column].bits)
+
+
+def test_unknown_characters_are_shown_as_they_are(registry: Registry) -> None:
+    [found] = read([("gpt", registry.get("gpt"))], "the 猫 sat").readings
+    assert "".join(token.text for token in found.tokens) == "the 猫 sat"
+    assert found.tokens[4].special == "unknown"
+    assert read([("gpt", registry.get("gpt")), ("pieces", registry.get("pieces"))], "the 猫 sat").segments
 
 
 # Write
@@ -318,3 +326,33 @@ def test_frames_of_an_image_are_lines_of_json(client: TestClient) -> None:
     assert frames[-1]["known"] == 36
     assert client.get("/api/inspect/canvas", params={"model": "bars"}).json()["levels"] == 8
     assert len(client.get("/api/inspect/example", params={"model": "bars", "number": 10_000}).json()) == 36
+
+
+POSTED = ["read", "next", "attend", "search", "draft", "draw", "label", "label-image"]
+
+
+@pytest.mark.parametrize("path", POSTED)
+def test_every_endpoint_answers_whatever_it_is_sent(client: TestClient, path: str) -> None:
+    schemathesis = pytest.importorskip("schemathesis")
+    operation = schemathesis.openapi.from_dict(client.app.openapi())[f"/api/inspect/{path}"]["POST"]
+    names = ["gpt", "ngram", "shout", "bars", "bar-labels", "classifier", "tagger", "reader"]
+
+    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(case=operation.as_strategy(), name=strategies.sampled_from(names))
+    def ask(case: Any, name: str) -> None:
+        body = case.body if isinstance(case.body, dict) else {}
+        body |= {"models": [name]} if path == "read" else {"model": name}  # else hardly a request would reach a model
+        if "text" in body:
+            body["text"] = body["text"][:20] or "the a b"
+        answer = client.post(f"/api/inspect/{path}", json=body)
+        assert answer.status_code < 500, (body, answer.text)
+        if answer.status_code >= 400:
+            assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+    ask()
+
+
+def test_all_endpoints_of_the_page_are_tried(client: TestClient) -> None:
+    paths = client.app.openapi()["paths"]
+    posted = [path.rpartition("/")[2] for path, verbs in paths.items() if "/inspect/" in path and "post" in verbs]
+    assert sorted(posted) == sorted(POSTED)

@@ -11,17 +11,16 @@ from pydantic import BaseModel, Field
 from chainrule.data.cleaning import sentence
 from chainrule.data.labelled import encode_text
 from chainrule.data.source import normalisation_of
-from chainrule.decoding.copying import surface_forms
 from chainrule.decoding.translation import attention
 from chainrule.errors import DataError, DecodingError
 from chainrule.interface.conditional import HasAttention
+from chainrule.serving.inspect_text import shown_pieces
 from chainrule.tasks import Run
 from chainrule.tasks.answers import AnswerRun
 from chainrule.tasks.generated_answers import GeneratedAnswerRun
 from chainrule.tasks.labels import LabelRun
 from chainrule.tasks.pair_labels import PairLabelRun
 from chainrule.tasks.tags import TagRun
-from chainrule.tokenizers.base import REPLACEMENT
 from chainrule.types import Batch, Sequences
 
 ALTERNATIVES = 3  # tags listed for a word
@@ -89,11 +88,9 @@ def _label(run: LabelRun, text: str) -> Labelled:
         read = sentence(text, normalisation_of(run.config.data))
         ids = encode_text(read, run.tokenizer)[: run.model.source_context]
         [weights] = attention(run.model, [ids], [[0]])
-        pieces = run.tokenizer.pieces(ids)
-        words = iter(surface_forms(read, [piece for piece in pieces if piece]))  # unknown words as in the text
+        pieces = shown_pieces(read, run.tokenizer.pieces(ids))
         parts = [
-            LabelledPart(text=piece and piece.replace(REPLACEMENT, next(words)), weight=value)
-            for piece, value in zip(pieces, weights[0].tolist(), strict=True)
+            LabelledPart(text=piece, weight=value) for piece, value in zip(pieces, weights[0].tolist(), strict=True)
         ]
     return Labelled(kind="label", choices=_ranked(found.probabilities), parts=parts)
 

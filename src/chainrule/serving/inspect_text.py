@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pydantic import BaseModel, Field
 
 from chainrule.data.corpus import Corpus
+from chainrule.decoding.copying import surface_forms
 from chainrule.decoding.incremental import IncrementalReader
 from chainrule.decoding.sampling import FORBIDDEN, Sampling, filter_logits
 from chainrule.errors import DecodingError
@@ -19,6 +20,7 @@ from chainrule.evaluation.likelihood import predictions, protocol_for, token_sco
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.tasks.text import TextRun
 from chainrule.tokenizers import Tokenizer
+from chainrule.tokenizers.base import REPLACEMENT
 
 EXPECTED = 8  # most probable tokens of each model that are listed for a position
 
@@ -83,6 +85,17 @@ def token_text(tokenizer: Tokenizer, token: int, piece: str | None = None) -> To
     return TokenText(text=text, special="bytes" if not text.strip("\ufffd") else None)
 
 
+def shown_pieces(text: str, pieces: Sequence[str]) -> list[str]:
+    """The strings of tokens, with the text itself in place of unknown characters and words."""
+    if not any(REPLACEMENT in piece for piece in pieces):
+        return list(pieces)
+    if sum(map(len, pieces)) == len(text):  # unknown characters
+        ends = list(accumulate(map(len, pieces)))
+        return [text[end - len(piece) : end] for piece, end in zip(pieces, ends, strict=True)]
+    words = iter(surface_forms(text, [piece for piece in pieces if piece]))
+    return [piece and piece.replace(REPLACEMENT, next(words)) for piece in pieces]
+
+
 def read(runs: Sequence[tuple[str, TextRun]], text: str) -> ReadAnswer:
     """The surprisal of each token under each run, and what was expected in its place."""
     same = len({repr(run.vocabulary) for _, run in runs}) == 1 and len({run.right_to_left for _, run in runs}) == 1
@@ -126,7 +139,7 @@ def _reading(name: str, run: TextRun, text: str, tops: Sequence[Sequence[int]], 
     scores = token_scores(run.model, corpus, alternatives=1)
     under = [_probabilities(one, text, tops) for one in shared]
     order = range(len(scores) - 1, -1, -1) if is_right_to_left(run.model) else range(len(scores))
-    pieces = tokenizer.pieces(scores[at].token for at in order)
+    pieces = shown_pieces(text, tokenizer.pieces(scores[at].token for at in order))
     ends = list(accumulate(map(len, pieces)))
     tokens = []
     for at, piece, end in zip(order, pieces, ends, strict=True):

@@ -70,14 +70,14 @@ export function statusLine() {
 export function visible(token) {
   if (token.special === "bos") return t("bos");
   if (token.special === "eos") return t("eos");
-  if (token.special === "unknown") return t("unknown");
+  if (token.special === "unknown" && !/[^\ufffd]/.test(token.text)) return t("unknown");
   if (token.special === "bytes") return token.text || "·";
   if (token.text === "") return "·";
   return token.text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replace(/^ | $/g, "␣").replace(/^ +$/, (all) => "␣".repeat(all.length));
 }
 
 export function quoted(token) {
-  return token.special && token.special !== "bytes" ? visible(token) : `“${visible(token)}”`;
+  return ["bos", "eos"].includes(token.special) ? visible(token) : `“${visible(token)}”`;
 }
 
 /** Bars of probabilities: [{ text, value }], as a list. */

@@ -53,7 +53,7 @@ export function show(root, { state, save }) {
       return;
     }
     fill(place, h("h2", {}, name), h("p", {}, h("a", { href: address, target: "_blank", rel: "noopener" }, t("open_report"))),
-      h("iframe", { src: address, sandbox: "allow-scripts", title: t("report_of", { name }), loading: "lazy" }));
+      h("iframe", { src: address, sandbox: "allow-scripts", title: t("report_of", { name }) }));
   }
 
   async function poll(name, first) {
