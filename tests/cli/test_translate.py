@@ -31,7 +31,7 @@ def make_run(path: Path, seed: int = 3) -> Path:
         family="transformer",
         tokenizer="words",
         data=DataConfig(train="pairs.tsv", unit="documents"),
-        model=model.config.model_dump(mode="json"),
+        model=model.config.model_dump(mode="json", exclude_none=True),
     )
     folder.create(config, Words(["x", "y", "z"]), Words(["a", "b", "c", "d"]))
     folder.write_weights(model)
