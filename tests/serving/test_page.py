@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,11 +93,19 @@ def set_slider(page: Any, name: str, value: float) -> None:
 # The views
 
 
-def test_the_slider_of_the_mixture_goes_from_the_colours_of_one_model_to_those_of_the_other(visit: Visit) -> None:
+def test_the_slider_of_the_mixture_goes_from_the_colours_of_one_model_to_those_of_the_other(
+    visit: Visit, address: str
+) -> None:
     page = visit("read", model="ngram", **{"with": "gpt"}, text="the bird sat on the fire zq")
     page.wait_for_selector(".mixture [data-index]")
     panels = [".columns figure:nth-child(1)", ".columns figure:nth-child(2)"]
     assert colours(page, panels[0]) != colours(page, panels[1])
+    body = {"models": ["ngram", "gpt"], "text": "the bird sat on the fire zq"}
+    segments = httpx.post(f"{address}/api/inspect/read", json=body).json()["segments"]
+    bits = [-math.log2(0.7 * 2 ** -one["bits"][0] + 0.3 * 2 ** -one["bits"][1]) for one in segments]
+    set_slider(page, "weight", 0.3)
+    shown = float(page.inner_text(".mixture .bpb").split()[0])
+    assert shown == pytest.approx(sum(bits) / len(body["text"]), abs=1e-3)
     set_slider(page, "weight", 0)
     assert colours(page, ".mixture") == colours(page, panels[0])
     set_slider(page, "weight", 1)
@@ -222,6 +232,17 @@ def test_a_running_training_is_followed(visit: Visit, served: Path) -> None:
     assert page.inner_text(".live-value").startswith("1.05 bits/byte")
     add_record(training, 8)
     expect(page.locator(".live-value")).to_contain_text("0.525 bits/byte")
+
+
+def test_a_run_that_appears_is_offered_at_the_next_view(visit: Visit, served: Path) -> None:
+    page = visit("label", model="classifier", text="a b")
+    shutil.copytree(served / "ngram", served / "later")
+    try:
+        time.sleep(1.1)  # folders are looked through once a second
+        page.get_by_role("link", name="Read").click()
+        expect(page.locator("option[value=later]").first).to_be_attached()
+    finally:
+        shutil.rmtree(served / "later")
 
 
 def test_a_report_is_shown_in_a_sandbox(visit: Visit) -> None:

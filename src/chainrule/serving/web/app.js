@@ -83,7 +83,7 @@ function show() {
     const root = h("section", { class: `view view-${view}` }, h("h1", {}, t(`view_${view}`)), h("p", { class: "intro" }, t(`intro_${view}`)));
     fill(main, root);
     const state = { ...values };
-    const save = (changes) => { Object.assign(state, changes); writeHash(view, state); };
+    const save = (changes) => { Object.assign(state, changes); if (readHash().view === view || !readHash().view) writeHash(view, state); };
     stop = VIEWS[view].show(root, { models: models.filter((one) => one.views.includes(view)), all: models, state, save }) ?? null;
   }
   if (shown !== null && shown !== view) { window.scrollTo(0, 0); announce(t(`view_${view}`)); }
@@ -118,6 +118,9 @@ async function start() {
 }
 
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
-window.addEventListener("hashchange", show);
+window.addEventListener("hashchange", async () => {
+  if (readHash().view !== shown) await load(); // runs may have appeared since
+  show();
+});
 applyTheme();
 start();

@@ -9,22 +9,28 @@ const WIDEST = 860;
 const HEIGHT = 300;
 const EDGE = { left: 52, right: 16, top: 12, bottom: 40 };
 const SECONDS_BETWEEN_POLLS = 2;
+const SECONDS_BETWEEN_LISTS = 10;
 
 export function show(root, { state, save }) {
   const status = statusLine();
   const lists = h("div", { class: "columns" });
   const place = h("div", { class: "result" });
   let timer = 0;
+  let refresh = 0;
   let stopped = false;
 
-  async function list() {
+  async function list(first) {
+    if (stopped) return;
+    refresh = setTimeout(() => list(false), SECONDS_BETWEEN_LISTS * 1000);
     try {
       const [reports, trainings] = await Promise.all([get("/api/inspect/reports"), get("/api/inspect/trainings")]);
+      if (lists.contains(document.activeElement)) return; // the focus would be lost
       fill(lists,
         h("div", {}, h("h2", {}, t("reports")), reports.length ? h("ul", { class: "entries" }, reports.map((one) => h("li", {}, entry("report", one.name,
           [h("b", {}, one.title), h("small", {}, `${t(`kind_${one.kind}`)} · ${new Date(one.written * 1000).toLocaleString()}`)])))) : h("p", { class: "hint" }, t("no_reports"))),
         h("div", {}, h("h2", {}, t("trainings")), trainings.length ? h("ul", { class: "entries" }, trainings.map((one) => h("li", {}, entry("training", one.name,
           [h("b", {}, one.name), h("span", { class: `badge ${one.state}` }, t(`state_${one.state}`)), h("small", {}, `${one.family} · ${number(one.value, 3)} ${one.unit}`)])))) : h("p", { class: "hint" }, t("no_trainings"))));
+      if (!first) return;
       const running = trainings.find((one) => one.state === "running");
       if (state.report) open("report", state.report, false);
       else if (state.training || running) open("training", state.training || running.name, false);
@@ -94,6 +100,6 @@ export function show(root, { state, save }) {
   }
 
   root.append(status.root, lists, place);
-  list();
-  return () => { stopped = true; clearTimeout(timer); };
+  list(true);
+  return () => { stopped = true; clearTimeout(timer); clearTimeout(refresh); };
 }
