@@ -45,6 +45,8 @@ def main() -> None:
         "--prompt", PROMPT, "--length", "300", "--temperature", "0.7", "--seed", "2",
     )  # fmt: skip
     print(f"\n{time.monotonic() - began:.0f} s. The report of the comparison: {comparison / 'report.html'}")
+    program = Path(sys.executable).parent / "chainrule"
+    print(f"See and try these models in the browser: {program} serve {ngram} {comparison / 'runs'}")
 
 
 def title(text: str, began: float) -> None:

@@ -182,10 +182,15 @@ async def images(body: ImagesBody, request: Request) -> Response:
 
     def draw() -> list[str]:
         levels = run.draw(body.n, label=body.label, seed=seed, temperature=body.temperature)
-        return [base64.b64encode(png(run.visible(one))).decode("ascii") for one in levels]
+        return [base64.b64encode(png(_coloured(one))).decode("ascii") for one in run.visible(levels)]
 
     found = await service.compute(draw)
     return json_response({"created": int(time.time()), "data": [{"b64_json": one} for one in found]})
+
+
+def _coloured(image: Any) -> Any:
+    """Grey pixels (H, W, 1) or coloured ones (H, W, 3) as coloured ones."""
+    return np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
 
 
 def _answer(model: str, kind: str, data: list[Any]) -> Response:
