@@ -35,6 +35,7 @@ def _compiled_kernels() -> None:
         return
     import torch
 
+    from chainrule.compose.gate import measures_of
     from chainrule.decoding import GREEDY, Sampling, generate_tokens
     from chainrule.interface.capabilities import TargetScorer
     from chainrule.testing.tiny import tiny_model
@@ -47,6 +48,7 @@ def _compiled_kernels() -> None:
             model.step(torch.tensor([1]), model.start().state)
             counted.step(torch.tensor([1]), counted.start().state)
             counted.score_tokens(Sequences.pack([[1]]), hits=True)
+            measures_of([torch.zeros(1, 1, 2, dtype=dtype)])
             for sampling in (GREEDY, Sampling()):
                 generate_tokens(counted, [[1]], length=2, sampling=sampling, seeds=[0])
 

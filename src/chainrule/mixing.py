@@ -30,6 +30,7 @@ from chainrule.tasks import load, run_of
 from chainrule.tasks.base import HeldOut, require
 from chainrule.tasks.mixable import MixableRun
 from chainrule.training.checkpoint import RunFolder
+from chainrule.training.process import keep_freed_memory
 from chainrule.training.progress import Reporter, console_reporter
 
 KINDS: dict[str, type[Blend]] = {"mixture": Mixture, "ensemble": Ensemble}
@@ -70,6 +71,7 @@ def mix(
         raise ConfigError(f"mix needs at least two runs, got {len(runs)}; give more, or one with --neural-cache")
     folder = RunFolder(Path(out))
     folder.require_free()
+    keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     parts = MixtureParts.open(runs, device=device, valid=valid, reporter=reporter)

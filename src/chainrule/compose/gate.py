@@ -14,9 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from chainrule.kernels.step import EXACT, LIKE, is_enabled
 from chainrule.types import State
 
 DECAYS = (0.0, 0.9, 0.99)  # of the running means: over the last token, about the last 10, and the last 100
@@ -160,14 +162,8 @@ class ContextGate(Gate):
 
         The embedding row is the last feature, so that all features are in one tensor.
         """
-        average = torch.stack(tuple(log_probs)).mean(0)
-        measures = []
-        for one in log_probs:
-            probabilities = one.exp()
-            entropy = -(probabilities * one).sum(-1)
-            divergence = -entropy - (probabilities * average).sum(-1)
-            measures += [entropy, one.amax(-1), divergence.clamp(max=MAX_SURPRISAL)]
-        features = torch.cat([torch.stack(measures, dim=-1), means.flatten(2), rows[..., None].to(means)], dim=-1)
+        measures = measures_of(log_probs)
+        features = torch.cat([measures.flatten(2), means.flatten(2), rows[..., None].to(means)], dim=-1)
         return GateFeatures(features, ContextGateState(tuple(one[:, -1].clone() for one in log_probs), after))
 
 
@@ -176,6 +172,42 @@ GATES: Mapping[str, type[FixedGate | LearnedGate | ContextGate]] = {
     "learned": LearnedGate,
     "context": ContextGate,
 }
+
+
+def measures_of(log_probs: Sequence[Tensor]) -> Tensor:
+    """Entropy, maximum and divergence from the average (B, K, P, 3) of predictions (B, K, V) each."""
+    first = log_probs[0]
+    if is_enabled() and first.device.type == "cpu" and first.dtype in EXACT and not torch.is_grad_enabled():
+        found = _compiled_measures(log_probs)
+    else:
+        average = torch.stack(tuple(log_probs)).mean(0)
+        columns = []
+        for one in log_probs:
+            probabilities = one.exp()
+            entropy = -(probabilities * one).sum(-1)
+            columns.append(torch.stack([entropy, one.amax(-1), -entropy - (probabilities * average).sum(-1)], dim=-1))
+        found = torch.stack(columns, dim=-2)
+    return torch.cat([found[..., :2], found[..., 2:].clamp(max=MAX_SURPRISAL)], dim=-1)
+
+
+def _compiled_measures(log_probs: Sequence[Tensor]) -> Tensor:
+    """The same in one pass over memory, without the divergence's bound."""
+    from chainrule.kernels.caching import load_or_compile
+    from chainrule.kernels.distributions import measures
+
+    rows = [one.contiguous() for one in log_probs]
+    shape, dtype = rows[0].shape, rows[0].dtype
+    found = np.empty((shape[:-1].numel(), len(rows), 3))
+    addresses = np.array([one.data_ptr() for one in rows])
+    arguments = (addresses, len(found), shape[-1], found, LIKE[dtype])
+    if dtype not in _ready:
+        load_or_compile(measures, arguments)
+        _ready.add(dtype)
+    measures(*arguments)
+    return torch.from_numpy(found).to(dtype).view(*shape[:-1], len(rows), 3)
+
+
+_ready: set[torch.dtype] = set()  # types for which the compiled function is loaded
 
 
 def _at(log_probs: Tensor, tokens: Tensor) -> Tensor:

@@ -197,11 +197,25 @@ class NeuralCache(AutoregressiveModel, Composite):
         match = scores.logsumexp(-1, keepdim=True)  # (B, K, 1)
         weights = torch.exp(scores - match)
         cached = torch.zeros_like(logits).scatter_add_(-1, values, weights)
+        if self.size < self.vocabulary and not torch.is_grad_enabled():
+            return self._interpolate_cached(logits, cached, values, self.weight_logit(match))
         cached = cached.clamp(min=torch.finfo(cached.dtype).tiny)  # the logarithm of 0 has no gradient
         weight = self.weight_logit(match)
         return torch.logaddexp(
             F.log_softmax(logits, dim=-1) + F.logsigmoid(-weight), cached.log() + F.logsigmoid(weight)
         )
+
+    @staticmethod
+    def _interpolate_cached(logits: Tensor, cached: Tensor, values: Tensor, weight: Tensor) -> Tensor:
+        """The same for a cache smaller than the vocabulary: only the tokens in it need more than the model's part.
+
+        `cached` (B, K, V) are their probabilities, `values` (B, K, M) the tokens; one that is there twice is written
+        twice, with the same number.
+        """
+        found = F.log_softmax(logits, dim=-1).add_(F.logsigmoid(-weight))
+        own = found.gather(-1, values)
+        both = torch.logaddexp(own, cached.gather(-1, values).log() + F.logsigmoid(weight))
+        return found.scatter_(-1, values, both)
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:
