@@ -27,17 +27,8 @@ format: .venv/ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready-dev  ## speed, as ratios against peers in the same run
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/memory.py --threads 2
-	$(BIN)/python benchmarks/matvec.py --threads 1
-	$(BIN)/python benchmarks/gpt.py --threads 1
-	$(BIN)/python benchmarks/recurrent.py --threads 1
-	$(BIN)/python benchmarks/convolutions.py --threads 1
-	$(BIN)/python benchmarks/pixelcnn.py --threads 1
-	$(BIN)/python benchmarks/noise.py --threads 1
-	$(BIN)/python benchmarks/beam.py --threads 1
-	$(BIN)/python benchmarks/serving.py --threads 1
+bench: .venv/ready-dev  ## speed, as ratios against peers in the same run: at most ten minutes, into benchmarks/results.json
+	$(BIN)/python benchmarks/run.py
 
 experiments: .venv/ready-dev  ## what the source notes claim, put to the test: docs/claims/; at most 30 minutes each, needs CHAINRULE_DATA
 	for file in experiments/[0-9]*.py; do $(BIN)/python $$file || exit 1; done

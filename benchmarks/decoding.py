@@ -1,6 +1,6 @@
 """Greedy decoding of a GPT-2 against its peers, with the same weights in one run: transformers and CTranslate2.
 
-    python benchmarks/decoding.py [--threads 1] [--repeats 5] [--sizes 0.87M 10.9M 23M] [--batch 1 16] [--json FILE]
+    python benchmarks/decoding.py [--threads 1] [--repeats 5] [--sizes 0.87M 10.9M 23M] [--batch 1 16] [--json]
 
 All sides have the same weights, exchanged through a Hugging Face folder, and generate 200 tokens after BOS. Float32 on
 all sides must give the same tokens before timing starts. Turns are interleaved (see timing.py). Each round also
@@ -27,7 +27,6 @@ import transformers
 from chainrule.kernels.quantization import quantized
 from chainrule.models.gpt import GPT
 from gpt import BOS, SIZES, generate_ours, generate_theirs, same_models
-from results import write_results
 from timing import Work, set_threads, time_rounds
 
 GENERATED = 200  # tokens per row
@@ -126,14 +125,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--batch", nargs="+", type=int, default=list(BATCHES))
-    parser.add_argument("--json", type=Path, help="add the results to this file")
+    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     set_threads(arguments.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     found = [row for name in arguments.sizes for row in measure(name, arguments.batch, arguments.repeats)]
     if arguments.json:
-        write_results(arguments.json, "decoding", arguments.threads, [row._asdict() for row in found])
+        print(json.dumps({"threads": arguments.threads, "rows": [row._asdict() for row in found]}, indent=2))
+        return
     names = list(found[0].speeds)
     print(
         f"{arguments.threads} thread(s); tokens/s, greedy\n{'size':7}{'batch':>6}"

@@ -99,5 +99,5 @@ def test_python_takes_the_same_drafts(tmp_path: Path) -> None:
     plain = [best.text for best, *_ in run.translate(texts, greedy)]
     assert [best.text for best, *_ in run.translate(texts, greedy, draft="self")] == plain
     assert [best.text for best, *_ in run.translate(texts, greedy, draft=run)] == plain
-    with pytest.raises(ConfigError, match="give a run, or 'self'"):
+    with pytest.raises(ConfigError, match="give a run, 'self' or 'int8'"):
         run.translate(texts, greedy, draft="ngram")

@@ -16,12 +16,14 @@ from chainrule.cli.options import (
     Json,
     RunPath,
     Threads,
+    Weights,
     errors,
     open_run,
     open_text_run,
     output,
     print_json,
     refuse_options,
+    with_weights,
 )
 from chainrule.cli.prompts import read_prompts
 from chainrule.errors import ConfigError
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from chainrule.tasks.text import GeneratedText
 
 OF_TEXT = (
-    "length", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "draft", "seed", "stop", "interactive",
-    "plain", "allow_unknown",
+    "length", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "draft", "weights", "seed", "stop",
+    "interactive", "plain", "allow_unknown",
 )  # fmt: skip
 """Options that a run has no use for that searches for answers."""
 
@@ -80,12 +82,13 @@ def generate(
     draft: Annotated[
         str | None,
         typer.Option(
-            metavar="RUN|ngram|self",
+            metavar="RUN|ngram|self|int8",
             help="Speculative decoding: same text, less time. Draft tokens come from a smaller run, an n-gram model of "
-            "the training data, or the text itself (prompt lookup).",
+            "the training data, the text itself (prompt lookup), or the model with int8 weights.",
             show_default=False,
         ),
     ] = None,
+    weights: Weights = "float32",
     gamma: Gamma = None,
     num: Annotated[int, typer.Option("--num", "-n", min=1, help="Number of texts for each prompt.")] = 1,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed; text i uses seed + i.")] = 0,
@@ -152,9 +155,12 @@ def generate(
         return
     opened = require(loaded, TextRun)
     opened = open_text_run(run, device=device, threads=threads, checkpoint=checkpoint).with_gamma(gamma)
+    opened = with_weights(opened, weights)
     drafter = None
     if draft is not None:
-        drafter = opened.drafter(draft if draft in ("ngram", "self") else open_text_run(Path(draft), device=device))
+        drafter = opened.drafter(
+            draft if draft in ("ngram", "self", "int8") else open_text_run(Path(draft), device=device)
+        )
         given["draft"] = drafter
     given |= {"length": length, "stop": stop or [], "allow_unknown": allow_unknown}
     if interactive:

@@ -21,9 +21,11 @@ from chainrule.cli.options import (
     Gamma,
     RunPath,
     Threads,
+    Weights,
     errors,
     open_translation_run,
     require_runs,
+    with_weights,
 )
 
 if TYPE_CHECKING:
@@ -78,12 +80,13 @@ def translate(
     draft: Annotated[
         str | None,
         typer.Option(
-            metavar="RUN|self",
-            help="Speculative decoding (with --beam 1): same output, less time. Draft tokens from a smaller run or "
-            "from the parallel branch of a hybrid run.",
+            metavar="RUN|self|int8",
+            help="Speculative decoding (with --beam 1): same output, less time. Draft tokens from a smaller run, from "
+            "the parallel branch of a hybrid run, or from the model with int8 weights.",
             show_default=False,
         ),
     ] = None,
+    weights: Weights = "float32",
     batch: BatchSize = 32,
     longest: Annotated[int, typer.Option(min=1, help="Maximum source tokens; longer lines are passed through.")] = 1000,
     checkpoint: Checkpoint = "best",
@@ -110,9 +113,9 @@ def translate(
         }
     )  # fmt: skip
     loading: dict[str, Any] = {"device": device, "threads": threads, "checkpoint": checkpoint}
-    opened = open_translation_run(run, **loading).with_gamma(gamma)
+    opened = with_weights(open_translation_run(run, **loading).with_gamma(gamma), weights)
     other = None if agree_with is None else open_translation_run(agree_with, **loading)
-    drafted_by = draft if draft in (None, "self") else open_translation_run(Path(draft), device=device)
+    drafted_by = draft if draft in (None, "self", "int8") else open_translation_run(Path(draft), device=device)
     window = 1 if sys.stdin.isatty() else BUFFERED_BATCHES * batch  # interactive: no buffering
     begin = time.perf_counter()
     counts: Counter[str] = Counter()

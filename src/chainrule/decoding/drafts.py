@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -20,6 +22,7 @@ from torch import Tensor
 from chainrule.compose.reverse import reversed_corpus
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.corpus import Corpus
+from chainrule.decoding.compiled import CompiledGeneration
 from chainrule.decoding.incremental import IncrementalReader, RewindableReader
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel
@@ -52,6 +55,12 @@ class TokenChooser(Protocol):
 
         The first call is for the next position, each later call for the position after that.
         """
+
+    def compiled(self, model: AutoregressiveModel) -> CompiledGeneration | None:
+        """Chooses the same tokens by compiled steps of a draft model, where that is possible."""
+
+    def noise(self, rows: int, count: int) -> npt.NDArray[np.float64]:
+        """The noise (B, count, V or 0) of the next positions of B rows, for compiled steps."""
 
 
 class Prefix(NamedTuple):
@@ -151,6 +160,7 @@ class ModelDrafter(Drafter):
         self._rows: RewindableReader | None = None
         self._lengths: dict[int, int] = {}  # owner -> number of tokens before the drafts, in the order of rows
         self._drafts: list[list[int]] = []
+        self._compiled: CompiledGeneration | None = None
 
     def check(self, model: AutoregressiveModel) -> None:
         check_vocabulary(self.model, model)
@@ -159,7 +169,7 @@ class ModelDrafter(Drafter):
 
     def begin(self, source: Sequences | None) -> None:
         self.reader = IncrementalReader(self.model, source if isinstance(self.model, Conditional) else None)
-        self._rows = None
+        self._rows = self._compiled = None
 
     def propose(self, prefixes: Sequence[Prefix], count: int, choose: TokenChooser) -> list[list[int]]:
         if choose.greedy and isinstance(self.model, GreedyDrafts):
@@ -169,12 +179,24 @@ class ModelDrafter(Drafter):
         self._lengths = {owner: len(ids) for owner, ids in prefixes}
         self._drafts = [[] for _ in prefixes]
         rows.mark()
-        for _ in range(count):
-            chosen = choose(logits)
-            for draft, token in zip(self._drafts, chosen.tolist(), strict=True):
-                draft.append(token)
-            logits = rows.read(chosen[:, None])[:, -1]
+        while len(self._drafts[0]) < count:
+            chosen = choose(logits)[:, None]
+            further = self._generate(rows, chosen, count - len(self._drafts[0]) - 1, choose)
+            if further is not None:
+                chosen = torch.cat([chosen, further], dim=1)
+            for draft, tokens in zip(self._drafts, chosen.tolist(), strict=True):
+                draft += tokens
+            logits = rows.read(chosen[:, -1:])[:, -1]
         return [list(draft) for draft in self._drafts]
+
+    def _generate(self, rows: RewindableReader, last: Tensor, count: int, choose: TokenChooser) -> Tensor | None:
+        """Tokens (B, count) after the last ones (B, 1), which are read, by compiled steps; None if that cannot be."""
+        if count < 1:
+            return None
+        self._compiled = self._compiled or choose.compiled(self.model)
+        if self._compiled is None or not self._compiled.is_applicable(len(last)):
+            return None
+        return rows.generate(last, self._compiled, choose.noise(len(last), count))
 
     def _follow(self, prefixes: Sequence[Prefix]) -> tuple[RewindableReader, Tensor]:
         """Read the tokens since the last drafts; return the reader and its logits (B, V)."""

@@ -316,6 +316,18 @@ class DraftChooser:
         self._offset += 1
         return chosen
 
+    def compiled(self, model: AutoregressiveModel) -> CompiledGeneration | None:
+        if self._seen is not None or model.device.type != "cpu":
+            return None
+        suppressed = [] if self._suppressed is None else self._suppressed.tolist()
+        return CompiledGeneration.of(model, self._sampling, suppressed)
+
+    def noise(self, rows: int, count: int) -> npt.NDArray[np.float64]:
+        begin, self._offset = self._offset, self._offset + count
+        if self._gumbels is None:
+            return np.empty((rows, count, 0))
+        return np.ascontiguousarray(self._gumbels.peek(self._offset)[:, begin:].numpy(), dtype=np.float64)
+
 
 def token_log_probs(logits: Tensor, ids: Sequence[int]) -> list[float]:
     """Log-probabilities of N ids under logits (N, V), computed in float32 at least."""

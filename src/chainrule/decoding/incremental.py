@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from chainrule.data.windows import SlidingWindow
+from chainrule.decoding.compiled import CompiledGeneration
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import Rewindable
 from chainrule.types import Sequences, State, Step, map_state, merge, select
@@ -123,6 +126,16 @@ class RewindableReader:
         logits, self.state = self.model.extend(tokens, self.state)
         self._since.append(tokens)
         return logits
+
+    def generate(self, last: Tensor, compiled: CompiledGeneration, noise: npt.NDArray[np.float64]) -> Tensor | None:
+        """Read the last tokens (B, 1) and choose the next, once for each position of the noise (B, S, V or 0)."""
+        found = compiled.read(last[:, 0], self.state, noise)
+        if found is None:
+            return None
+        choices, self.state = found
+        chosen = torch.from_numpy(choices.ids)
+        self._since += [last, chosen[:, :-1]]
+        return chosen
 
     def rewind(self, counts: Sequence[int]) -> None:
         """Remove the last tokens of each row, at most as many as were read since the mark, which is then invalid."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from chainrule.config import DataConfig, RunConfig, Settings
-from chainrule.data.corpus import Report
+from chainrule.data.corpus import Corpus, Report
 from chainrule.evaluation.likelihood import score
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.tasks.base import HeldOut, ModelT_co, Run
+from chainrule.tasks.weights import Weights, with_weights
 from chainrule.training.checkpoint import RunFolder
 
 
@@ -29,6 +31,14 @@ class MixableRun(Run[ModelT_co]):
     @abstractmethod
     def vocabulary(self) -> object:
         """The meaning of the token ids: equal for runs that share a vocabulary."""
+
+    def with_weights(self, weights: Weights) -> Self:
+        """The run with its matrices stored in int8, which decodes faster and predicts slightly worse; or as it is."""
+        return with_weights(self, weights)
+
+    def sample_metrics(self, corpus: Corpus, source: Corpus | None, count: int) -> dict[str, float]:
+        """Metrics of the first `count` texts that need decoding, if there are any."""
+        return {}
 
     @abstractmethod
     def held_out_splits(self, config: DataConfig, progress: Report | None = None) -> dict[str, HeldOut]:

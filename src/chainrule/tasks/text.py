@@ -324,14 +324,16 @@ class TextRun(TokenRun[AutoregressiveModel], SequenceRun):
                     yield token.row, done
 
     def drafter(self, draft: TextRun | str) -> Drafter:
-        """The draft: a smaller run, "ngram" (counted in the training data), or "self" (the text, or lookahead)."""
+        """The draft: a smaller run, "ngram" (of the training data), "self" (the text, or lookahead), or "int8"."""
         if draft == "self":
             return LookaheadDrafter(self.autoregressive) if isinstance(self.model, BlockPredictor) else LookupDrafter()
         if draft == "ngram":
             self._require_training_data()
             return FallbackDrafter(LookupDrafter(shortest=REPEATED_SUFFIX), DeferredDrafter(self._ngram_draft))
+        if draft == "int8":
+            return ModelDrafter(self.with_weights("int8").autoregressive)
         if isinstance(draft, str):
-            raise ConfigError(f"the draft is {draft!r}; give a run, 'ngram' or 'self'")
+            raise ConfigError(f"the draft is {draft!r}; give a run, 'ngram', 'self' or 'int8'")
         one_tokenizer = draft.tokenizer.to_json() == self.tokenizer.to_json()
         if not one_tokenizer or is_right_to_left(draft.model) != is_right_to_left(self.model):
             raise DecodingError(

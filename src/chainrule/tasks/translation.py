@@ -16,7 +16,7 @@ from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Pairs
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.cleaning import CleaningReport, CleanPairs, sentence
-from chainrule.data.corpus import Report
+from chainrule.data.corpus import Corpus, Report
 from chainrule.data.parallel import (
     SHOWN,
     PairedCorpus,
@@ -143,12 +143,27 @@ class TranslationRun(TokenRun[AutoregressiveModel | ParallelModel], MixableRun[A
             window=window,
         )
 
+    def sample_metrics(self, corpus: Corpus, source: Corpus | None, count: int) -> dict[str, float]:
+        """BLEU of greedy translations."""
+        assert source is not None
+        sources, references = (
+            [tokenizer.decode([int(token) for token in document if token != tokenizer.eos]) for document in documents]
+            for tokenizer, documents in (
+                (self.source_tokenizer, islice(source.documents(), count)),
+                (self.tokenizer, islice(corpus.documents(), count)),
+            )
+        )
+        found = [best.text for best, *_ in self.translate(sources, Search(beam=1))]
+        return {"bleu": float(corpus_scores(found, references)["bleu"])}
+
     def drafter(self, draft: TranslationRun | str) -> Drafter:
-        """The draft model: "self", the model's own parallel prediction from the source; or a smaller run."""
+        """The draft: "self" (its parallel prediction from the source), "int8" (its weights in int8), or another run."""
         if draft == "self":
             return LookaheadDrafter(self.autoregressive)
+        if draft == "int8":
+            return ModelDrafter(self.with_weights("int8").autoregressive)
         if isinstance(draft, str):
-            raise ConfigError(f"the draft is {draft!r}; give a run, or 'self'")
+            raise ConfigError(f"the draft is {draft!r}; give a run, 'self' or 'int8'")
         one_vocabulary = all(
             one.to_json() == other.to_json() for one, other in zip(draft.tokenizers, self.tokenizers, strict=True)
         )

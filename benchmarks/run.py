@@ -1,0 +1,135 @@
+"""All benchmarks that matter, one after the other, with their peers: `make bench`.
+
+    python benchmarks/run.py [--only NAME ...] [--out benchmarks/results.json]
+
+Writes the results of each with the machine, the versions and the threads, prints a table of ratios and the rows of the
+README, and draws the costs against length, vocabulary and batch into docs/images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+IMAGES = HERE.parent / "docs" / "images"
+PACKAGES = ("chainrule", "torch", "numpy", "numba", "transformers", "ctranslate2", "gensim", "kenlm")
+
+BENCHMARKS = {
+    "startup": ["startup.py"],
+    "decoding": ["decoding.py", "--threads", "1", "--repeats", "3"],
+    "scaling": ["scaling.py", "--threads", "1"],
+    "recurrent": ["recurrent.py", "--threads", "1", "--quick"],
+    "convolutions": ["convolutions.py", "--threads", "1", "--repeats", "3"],
+    "beam": ["beam.py", "--threads", "1", "--repeats", "3"],
+    "serving": ["serving.py", "--threads", "1"],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    parser.add_argument("--out", type=Path, default=HERE / "results.json")
+    arguments = parser.parse_args()
+    results: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    for name in arguments.only:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        began = time.perf_counter()
+        found = measured(BENCHMARKS[name])
+        if found is None:
+            continue
+        seconds = round(time.perf_counter() - began)
+        results[name] = {"machine": machine(), "versions": versions(), "seconds": seconds, "results": found}
+        arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    if "decoding" in results:
+        print_decoding(results["decoding"]["results"]["rows"])
+    if "scaling" in results:
+        draw_scaling(results["scaling"]["results"]["rows"], IMAGES / "decoding-cost.svg")
+
+
+def measured(command: list[str]) -> Any:
+    """What a benchmark prints as JSON; None, with a message, if it fails."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / command[0]), *command[1:], "--json"], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        print(f"{command[0]} failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout[done.stdout.index("{") :])
+
+
+def machine() -> dict[str, Any]:
+    return {"processor": processor(), "cores": os.cpu_count(), "system": platform.system(), "load": os.getloadavg()[0]}
+
+
+def processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def print_decoding(rows: list[dict[str, Any]]) -> None:
+    """The speeds and ratios as a table in Markdown, and the row of the README."""
+    names = list(rows[0]["speeds"])
+    ratios = list(rows[0]["ratios"])
+    print(f"| tokens/s, greedy | {' | '.join([*names, *ratios, 'of the read speed'])} |")
+    print("|---" * (len(names) + len(ratios) + 2) + "|")
+    for row in rows:
+        cells = [f"{row['speeds'][name]:,.0f}" for name in names] + [f"{row['ratios'][name]:.2f}" for name in ratios]
+        share = "" if row["read_share"] is None else f"{row['read_share']:.0%} of {row['read_gigabytes']:.0f} GB/s"
+        print(f"| {row['size']}, batch {row['batch']} | {' | '.join([*cells, share])} |")
+    for peer in ("transformers", "CTranslate2"):
+        found = {
+            batch: [row["ratios"][f"chainrule / {peer}"] for row in rows if row["batch"] == batch] for batch in (1, 16)
+        }
+        spans = [f"{min(of):.1f} to {max(of):.1f} at batch {batch}" for batch, of in found.items() if of]
+        print(f"README, gpt greedy: speed-up over {peer} {', '.join(spans)}")
+
+
+def draw_scaling(rows: list[dict[str, Any]], file: Path) -> None:
+    """Milliseconds per token against length, vocabulary and batch."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plot: it needs matplotlib (pip install 'chainrule[plots]')", file=sys.stderr)
+        return
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+    for axis, variable in zip(axes, ("length", "vocabulary", "batch"), strict=True):
+        for weights in ("float32", "int8"):
+            points = [row for row in rows if row["variable"] == variable and row["weights"] == weights]
+            axis.plot(
+                [row["value"] for row in points], [row["milliseconds"] for row in points], marker="o", label=weights
+            )
+        axis.set(xscale="log", yscale="log", xlabel=variable, ylabel="ms per token and row")
+        axis.legend()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file)
+    print(f"{file}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
