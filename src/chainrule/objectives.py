@@ -31,7 +31,11 @@ from torch import Tensor
 from chainrule.errors import ConfigError
 from chainrule.interface.base import NeuralModel, Scores, TabledReadout
 from chainrule.interface.capabilities import Branched
+from chainrule.nn.chunked import chunked_cross_entropy
 from chainrule.nn.negative_sampling import AliasTable
+
+MOST_LOGITS = 1 << 23
+"""Number of logits of a batch, above which the cross-entropy is computed in chunks."""
 
 
 class Objective(ABC):
@@ -64,7 +68,7 @@ class Likelihood(Objective):
     measures_surprisal = True
 
     def __call__(self, model: NeuralModel, hidden: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(model.readout(hidden), targets, reduction="sum")
+        return cross_entropy(model, hidden, targets)
 
 
 @final
@@ -75,7 +79,18 @@ class SmoothedLikelihood(Objective):
         self.epsilon = epsilon
 
     def __call__(self, model: NeuralModel, hidden: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(model.readout(hidden), targets, reduction="sum", label_smoothing=self.epsilon)
+        return cross_entropy(model, hidden, targets, label_smoothing=self.epsilon)
+
+
+def cross_entropy(model: NeuralModel, hidden: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """The summed cross-entropy of a model's readout; large logits (N, V) are never in memory at once."""
+    if isinstance(model, TabledReadout) and len(hidden) * model.vocabulary > MOST_LOGITS:
+        weight, bias = model.readout_table()
+        if weight.dtype == hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
+            return chunked_cross_entropy(
+                hidden, weight[: model.vocabulary], bias, targets, label_smoothing=label_smoothing
+            )
+    return F.cross_entropy(model.readout(hidden), targets, reduction="sum", label_smoothing=label_smoothing)
 
 
 @final
