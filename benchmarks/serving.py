@@ -192,7 +192,7 @@ def plain_server(exported: Path, port: int, threads: int) -> None:
     """What one writes first: a thread for each request that calls `generate`."""
     import torch
     import uvicorn
-    from fastapi import FastAPI, Request
+    from fastapi import FastAPI
     from fastapi.responses import StreamingResponse
     from transformers import AutoTokenizer, GPT2LMHeadModel, TextIteratorStreamer
 
@@ -206,8 +206,7 @@ def plain_server(exported: Path, port: int, threads: int) -> None:
         return {"status": "ok"}
 
     @app.post("/v1/completions")
-    async def complete(request: Request) -> StreamingResponse:
-        body = await request.json()
+    async def complete(body: dict[str, Any]) -> Any:
         ids = tokenizer(body["prompt"], return_tensors="pt").input_ids
         streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)
         rules = {"do_sample": True, "max_new_tokens": body["max_tokens"], "min_new_tokens": body["max_tokens"]}
