@@ -46,7 +46,7 @@ def main() -> None:
     )  # fmt: skip
     print(f"\n{time.monotonic() - began:.0f} s. The report of the comparison: {comparison / 'report.html'}")
     program = Path(sys.executable).parent / "chainrule"
-    print(f"See and try these models in the browser: {program} serve {ngram} {comparison / 'runs'}")
+    print(f"See and try these models in the browser: {program} serve {comparison / 'runs'}")
 
 
 def title(text: str, began: float) -> None:

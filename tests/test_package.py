@@ -48,12 +48,16 @@ def test_every_family_has_a_page_and_a_summary(name: str) -> None:
 
 
 def test_the_demo_runs(tmp_path: Path) -> None:
-    """What `make demo` runs, with seconds instead of minutes."""
+    """What `make demo` runs, with seconds instead of minutes; it ends by saying how to see its models on the page."""
+    from chainrule.serving.registry import Registry
+
     script, out = ROOT / "examples" / "demo.py", tmp_path / "demo"
     command = [sys.executable, script, "--minutes", "0.05", "--families", "ngram,finite_memory", "--out", out]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "Pick" in done.stdout
     assert (out / "comparison" / "report.html").is_file()
+    assert f"serve {out / 'comparison' / 'runs'}" in done.stdout
+    assert Registry([out / "comparison" / "runs"]).names()
     assert done.stdout.index("n-gram") < done.stdout.index("Pick") < done.stdout.index("Text from the best")
 
 
