@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from importlib.util import find_spec
@@ -76,16 +77,18 @@ def serve(
         from chainrule.serving.registry import Registry
         from chainrule.serving.service import ServerLimits
     engine = EngineLimits(rows=rows, queue=queue, prefix_cache_bytes=prefix_cache * MEGABYTE)
+    registry = Registry(runs, device=device)
+    template = None if chat_template is None else ChatTemplate.read(chat_template)
+    listening = _listen(host, port)
     app = create_app(
-        Registry(runs, device=device),
+        registry,
         limits=ServerLimits(prompt_tokens=prompt_tokens, max_tokens=max_tokens, timeout=timeout, engine=engine),
-        chat_template=None if chat_template is None else ChatTemplate.read(chat_template),
+        chat_template=template,
         api_key=None if api_key is None else api_key.strip(),
         cors=cors or (),
     )
     log_as_json(log_level)
-    listening = _listen(host, port)
-    names = app.state.registry.names()
+    names = registry.names()
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{listening.getsockname()[1]}"
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     errors.print(f"{address}  the page\n{address}/docs  the endpoints", highlight=False)
@@ -93,7 +96,8 @@ def serve(
     if host not in ("127.0.0.1", "localhost", "::1") and api_key is None:
         errors.print("everyone on the network can use this server; --api-key protects it", style="yellow")
     config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=30)
-    uvicorn.Server(config).run(sockets=[listening])
+    with contextlib.suppress(KeyboardInterrupt):  # raised again by uvicorn after it has shut down: nothing is lost
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:
