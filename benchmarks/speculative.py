@@ -1,6 +1,6 @@
 """Speculative decoding against plain cached decoding of the same model: speed-up at identical output.
 
-    python benchmarks/speculative.py [--run RUN ...] [--draft ngram self RUN2] [--threads 1] [--repeats 5] [--json]
+    python benchmarks/speculative.py [--run RUN ...] [--draft ngram self int8 RUN2] [--threads 1] [--repeats 5] [--json]
 
 Without --run, a GPT of ten million parameters is trained for --minutes on the characters of builtin:python, or of
 --data: long enough for its output to resemble the data, so that draft tokens are accepted. Prompts are taken from the
@@ -79,7 +79,7 @@ def generate(
 
 def measure(run: chainrule.Run, draft: str, name: str, rows: int, repeats: int) -> Measurement:
     sampling, given = SAMPLINGS[name], prompts(run, rows)
-    drafter = run.drafter(draft if draft in ("ngram", "self") else chainrule.load(draft, device="cpu"))
+    drafter = run.drafter(draft if draft in ("ngram", "self", "int8") else chainrule.load(draft, device="cpu"))
     rounds = []
     for _ in range(repeats + 1):
         size = BlockSize()

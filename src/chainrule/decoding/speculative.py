@@ -66,6 +66,7 @@ class BlockSize:
     DECAY = 0.9  # of the acceptance counts, per block
     FIRST_PAUSE, LONGEST_PAUSE = 16, 256  # single tokens
     LONGER_PAUSE = 4  # factor from one pause to the next
+    TRIAL_SHARE = 0.02  # of the time of decoding, for trying drafts where they did not pay off
     TRIALS = 2  # blocks without a drafter that show what it could save
     OPTIMISM = 0.5  # assumed cost of a further token of a larger block, relative to those of smaller blocks
 
@@ -77,7 +78,8 @@ class BlockSize:
         self._drafting: deque[float] = deque(maxlen=self.RECENT)  # seconds per draft token
         self._last = 1  # size of the previous block
         self._accepted, self._verified = 1.6, 2.0  # draft tokens; optimistic at first
-        self._pause, self._next_pause = 0, self.FIRST_PAUSE
+        # Plain decoding is measured first, in a pause, where compiled steps choose many tokens per call.
+        self._pause, self._next_pause = self.FIRST_PAUSE + 1, self.FIRST_PAUSE
         self.rejected: str | None = None  # why the drafter was not prepared
         self._off_since: int | None = None  # tokens before the current pauses
         self.tokens, self.drafted, self.accepted = 0, 0, 0  # in all: of each row, of all rows, of all rows
@@ -93,12 +95,16 @@ class BlockSize:
         if best > 1:
             self._next_pause, self._off_since = self.FIRST_PAUSE, None
         else:
-            self._pause, self._next_pause = (
-                self._next_pause,
-                min(self.LONGER_PAUSE * self._next_pause, self.LONGEST_PAUSE),
-            )
+            self._pause = max(self._next_pause, self._affordable_pause())
+            self._next_pause = min(self.LONGER_PAUSE * self._next_pause, self.LONGEST_PAUSE)
             self._off_since = self.tokens if self._off_since is None else self._off_since
         return best
+
+    def _affordable_pause(self) -> int:
+        """Number of single tokens whose time is so long that trying drafts once takes little of it."""
+        size = self.SIZES[1]
+        trial = self._cost(size) + (size - 1) * min(self._drafting, default=0.0)
+        return math.ceil(trial / (self.TRIAL_SHARE * self._cost(1) + 1e-9))
 
     @property
     def pause(self) -> int:
