@@ -21,6 +21,7 @@ from chainrule.cli import (
     info,
     mix,
     models,
+    plan,
     predict,
     score,
     serve,
@@ -57,6 +58,7 @@ app.command("compare")(compare.compare)
 app.command("models")(models.models)
 app.command("data")(data.data)
 app.command("train")(train.train)
+app.command("plan")(plan.plan)
 app.command("mix")(mix.mix)
 app.command("score")(score.score)
 app.command("generate")(generate.generate)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from chainrule.families import build
+from chainrule.families import build, family
 from chainrule.interface.base import Model
 
 RANDOM = ("normal_", "uniform_", "trunc_normal_", "orthogonal_")
@@ -17,6 +17,7 @@ RANDOM = ("normal_", "uniform_", "trunc_normal_", "orthogonal_")
 
 def build_shapes(name: str, settings: Mapping[str, Any]) -> Model:
     """A new model of a family whose weights have shapes and no values."""
+    family(name)  # imports its modules, whose constants must have values
     with torch.device("meta"), _NoInitialisation(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # pretrained weights that are read have nowhere to go
         return build(name, settings)
