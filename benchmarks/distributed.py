@@ -40,6 +40,7 @@ def worker(width: int, layers: int, rows: int, parallel: str, threads: int) -> N
     from chainrule.training.learner import WholeSequences
     from chainrule.training.optim import build_optimizers
     from chainrule.training.placement import place
+    from chainrule.training.process import return_freed_memory
     from chainrule.types import Batch, Sequences
 
     def steps(model: Any, count: int) -> list[float]:
@@ -60,6 +61,8 @@ def worker(width: int, layers: int, rows: int, parallel: str, threads: int) -> N
         return seconds
 
     torch.set_num_threads(threads)
+    if parallel == "fsdp":
+        return_freed_memory()
     with joined(torch.device("cpu")) as processes:
         steps(build("gpt", shape(64, 1)), 1)  # libraries are loaded before the memory is counted
         before = resident("VmRSS")

@@ -18,7 +18,7 @@ from chainrule.tasks import Run, TrainingData, load, open_data, task_of_family
 from chainrule.tasks.base import choose_device
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.distributed import current, joined, process_device, require_several_possible
-from chainrule.training.process import keep_freed_memory, launched
+from chainrule.training.process import keep_freed_memory, launched, return_freed_memory
 from chainrule.training.progress import Reporter, console_reporter
 from chainrule.training.schedule import Budget
 from chainrule.training.sizing import Sizes, operations_per_second, sizes_for_minutes
@@ -61,7 +61,10 @@ def train(
         [getattr(config.data, name) for name in DATA],
         by_gradients=issubclass(kind, Trainable) and not issubclass(kind, SparseUpdates),
     )
-    keep_freed_memory()
+    if launch.world > 1 and config.train.parallel == "fsdp":
+        return_freed_memory()
+    else:
+        keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     device = process_device(choose_device(config.device), launch)  # before the data is read, which may take long

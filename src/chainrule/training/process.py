@@ -53,6 +53,23 @@ def keep_freed_memory() -> bool:
     return bool(change(M_MMAP_THRESHOLD, LARGEST_BLOCK)) and bool(change(M_TRIM_THRESHOLD, 2 * LARGEST_BLOCK - 1))
 
 
+SMALLEST_RETURNED = 1 << 20  # bytes
+
+
+def return_freed_memory() -> bool:
+    """Make glibc return large freed blocks to the system at once; return whether this is possible.
+
+    For sharded models: the weights of a block are gathered and freed again and again, and memory is what matters.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        change = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another libc
+        return False
+    return bool(change(M_MMAP_THRESHOLD, SMALLEST_RETURNED)) and bool(change(M_TRIM_THRESHOLD, SMALLEST_RETURNED))
+
+
 INTERRUPTED = 128 + signal.SIGINT  # exit status
 
 
