@@ -1,6 +1,6 @@
 """The server: throughput, latency, the cost of HTTP, the prefix cache and a stress test, against other servers.
 
-    python benchmarks/serving.py [--threads 1] [--json FILE] [--small] [--stress 10000]
+    python benchmarks/serving.py [--threads 1] [--json FILE] [--small] [--no-peers] [--stress 10000]
 
 A GPT of 10M parameters in the GPT-2 layout is served by chainrule, by a plain FastAPI server that calls `generate` of
 transformers, and by `transformers serve`, each in a process of its own with the same weights and threads. Clients are
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--small", action="store_true", help="a smaller model and fewer requests: a trial")
-    parser.add_argument("--stress", type=int, default=2000, help="requests of the stress test; 0: none")
+    parser.add_argument("--stress", type=int, default=10_000, help="requests of the stress test; 0: none")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     parser.add_argument("--plain-server", nargs=2, help=argparse.SUPPRESS)
