@@ -283,6 +283,11 @@ class TrainConfig(Settings):
         description="several processes (torchrun): ddp: each has all weights; fsdp: each has a part of weights, "
         "gradients and optimizer state (gpt, transformer, bert, t5)",
     )
+    checkpoint_activations: bool = Field(
+        False,
+        description="keep the inputs of blocks only and compute the rest again in the backward pass: less memory, a "
+        "third more time (gpt, transformer, bert, t5)",
+    )
     compile: bool = Field(False, description="use torch.compile; mostly useful on a GPU")
     tensorboard: bool = Field(False, description="also write TensorBoard event files to RUN/tensorboard")
 

@@ -12,6 +12,7 @@ computed by `placement(function, …)`, which calls the function within the `for
 from __future__ import annotations
 
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, cast, final
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from chainrule.config import TrainConfig
 from chainrule.errors import ConfigError
@@ -128,6 +130,8 @@ class Sharded(Placement):
 
 def place(model: Trainable, settings: TrainConfig, processes: Processes) -> Placement:
     """Distribute a model over the processes."""
+    if settings.checkpoint_activations:
+        _checkpoint_activations(model)
     if processes.world == 1:
         return Whole(model)
     if settings.parallel == "ddp":
@@ -138,6 +142,17 @@ def place(model: Trainable, settings: TrainConfig, processes: Processes) -> Plac
             "train.parallel=ddp"
         )
     return Sharded(model, processes)
+
+
+def _checkpoint_activations(model: Trainable) -> None:
+    """Let blocks keep their inputs only; the backward pass computes them again, with the same dropout."""
+    if not isinstance(model, Shardable):
+        raise ConfigError(
+            "train.checkpoint_activations is for gpt, transformer, bert and t5, not for "
+            f"{type(model).__name__}; leave it out, or raise train.accumulate"
+        )
+    for block in model.sharded_blocks():
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def full(tensor: Tensor) -> Tensor:
