@@ -27,6 +27,7 @@ PACKAGES = ("chainrule", "torch", "numpy", "numba", "transformers", "ctranslate2
 BENCHMARKS = {
     "startup": ["startup.py"],
     "decoding": ["decoding.py", "--threads", "1", "--repeats", "3"],
+    "speculative": ["speculative.py", "--threads", "1", "--minutes", "1", "--repeats", "3", "--draft", "ngram", "int8"],
     "scaling": ["scaling.py", "--threads", "1"],
     "recurrent": ["recurrent.py", "--threads", "1", "--quick"],
     "convolutions": ["convolutions.py", "--threads", "1", "--repeats", "3"],
@@ -53,6 +54,10 @@ def main() -> None:
         arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     if "decoding" in results:
         print_decoding(results["decoding"]["results"]["rows"])
+    if "speculative" in results:
+        for row in results["speculative"]["results"]["rows"]:
+            about = f"--draft {row['draft']}, {row['sampling']}, batch {row['batch']}"
+            print(f"README, {about}: {row['ratio']:.2f} times as fast")
     if "scaling" in results:
         draw_scaling(results["scaling"]["results"]["rows"], IMAGES / "decoding-cost.svg")
 
