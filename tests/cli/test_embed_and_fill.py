@@ -74,10 +74,10 @@ def test_no_row_of_a_batch_crosses_the_end_of_a_document(
     lines.write_text("a b\n" * 12)
     lengths: dict[str, set[int]] = {"documents": set(), "stream": set()}
 
-    def recording(gradient: Callable[[Any, Batch], Loss]) -> Callable[[Any, Batch], Loss]:
-        def record(learner: Any, batch: Batch) -> Loss:
+    def recording(gradient: Callable[..., Loss]) -> Callable[..., Loss]:
+        def record(learner: Any, batch: Batch, **options: Any) -> Loss:
             lengths[unit].update((batch.source or batch.target).lengths.tolist())
-            return gradient(learner, batch)
+            return gradient(learner, batch, **options)
 
         return record
 

@@ -21,7 +21,7 @@ MODELS = {  # family, variant, seed, and a bias of EOS: some texts end, others a
     "hybrid": ("hybrid", "gated", 6, -2.0),
     "hybrid with a short plan": ("hybrid", "short plan", 1, -2.0),
     "transformer": ("transformer", "rotary", 0, -2.0),
-    "seq2seq": ("seq2seq", "attention", 1, -1.0),
+    "seq2seq": ("seq2seq", "attention", 1, 0.0),
 }
 PAIRS = [
     ("hybrid", "self"),

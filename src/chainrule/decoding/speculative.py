@@ -202,7 +202,7 @@ class FixedBlockSize(BlockSize):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self._size = size
+        self._size, self._pause = size, 0
 
     def next(self) -> int:
         return self._size
