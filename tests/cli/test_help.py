@@ -12,7 +12,7 @@ from chainrule.cli import app
 from tests.conftest import Command
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-WITHOUT_THREADS = {"models", "info", "export", "import", "data", "plan"}  # they compute nothing that threads would speed up
+WITHOUT_THREADS = {"models", "info", "export", "import", "data", "plan"}  # threads would speed up none of these
 
 
 def shown_words(text: str) -> list[str]:
