@@ -36,6 +36,7 @@ from chainrule.kernels.program import (
     ACTIVATE,
     ADD,
     ADD_POSITION,
+    ADD_PREVIOUS_ROWS,
     ADDITIVE_ATTENTION,
     COPY,
     CROSS_ATTENTION,
@@ -188,6 +189,15 @@ def _operate(
                 window[index] = window[index + 1]
             if length > 1:
                 window[length - 2] = tokens[sequence, first]
+        elif code == ADD_PREVIOUS_ROWS:
+            width, count = operation[4], operation[5]
+            position = integers(pointers[sequence, positions], 1)[0] + ahead
+            read = integers(pointers[sequence, operation[6]], position + 1)
+            read[position] = tokens[sequence, first + ahead]
+            for distance in range(1, min(count, position) + 1):
+                earlier = addresses[operation[2]] + read[position - distance] * width * size
+                scale = addresses[operation[3]] + (distance - 1) * width * size
+                multiply(out, earlier, scale, width, True, like)
         elif code == RMS_NORM:
             rms_norm(out, a, operation[3], operation[4], value, like)
         elif code == LAYER_NORM:

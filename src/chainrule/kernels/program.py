@@ -22,6 +22,7 @@ from torch import Tensor, nn
 (
     EMBED,
     EMBED_WINDOW,
+    ADD_PREVIOUS_ROWS,
     LINEAR,
     LINEAR_INT8,
     RMS_NORM,
@@ -42,7 +43,7 @@ from torch import Tensor, nn
     LOG_SOFTMAX,
     EXPECTED_ROW,
     LOG_MIXTURE,
-) = range(22)
+) = range(23)
 
 SQUARED_RELU, GELU, TANH, SIGMOID, RELU, ONE_MINUS = range(6)
 """Elementwise functions."""
@@ -213,6 +214,15 @@ class ProgramBuilder:
         out = self.new(length * table.shape[1])
         self._add(EMBED_WINDOW, out.place, self.constant(table).place, table.shape[1], length, FIRST_STATE + slot)
         return out
+
+    def add_previous_rows(self, x: Vector, table: Tensor, scales: Tensor, slot: int) -> None:
+        """X plus the rows of the tokens before, each scaled by a vector of `scales`, the nearest first; in place.
+
+        The state tensor (B, 1, C, 1) holds all tokens by position; the new one is added.
+        """
+        count = scales.numel() // x.size
+        rows, factors = self.constant(table).place, self.constant(scales).place
+        self._add(ADD_PREVIOUS_ROWS, x.place, rows, factors, x.size, count, FIRST_STATE + slot)
 
     def linear(
         self,

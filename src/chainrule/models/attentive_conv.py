@@ -49,7 +49,7 @@ class AttentiveConvConfig(ModelConfig):
     @property
     def attention(self) -> GPTConfig:
         """The settings of the `gpt` block after each convolution."""
-        return GPTConfig.parse(self.model_dump(exclude={"kernel"}))
+        return GPTConfig.parse(self.model_dump() | {"kernel": 1})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -6,9 +6,10 @@
 There are two layouts. `gpt2` is Radford et al., 2019, and computes exactly what Hugging Face's GPT2LMHeadModel does, so
 that checkpoints can be imported and exported. `modern` uses what has become common since: rotary positions (Su et al.,
 2021), RMS norm (Zhang & Sennrich, 2019) without weights, normalised queries and keys (Henry et al., 2020), squared ReLU
-(So et al., 2021), no biases, and residual branches initialised to zero.
+(So et al., 2021), no biases, residual branches initialised to zero, and a short convolution of the embeddings, as So et
+al. have it of queries, keys and values: x⁰_t = E[x_t] + Σ_j a_j ∘ E[x_{t−j}] with j < k, all a_j initialised to zero.
 
-Shape letters: B rows, T positions, K tokens in a chunk, V vocabulary, D width, H heads, C capacity.
+Shape letters: B rows, T positions, K tokens in a chunk, V vocabulary, D width, H heads, C capacity, k kernel.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ class GPTConfig(ModelConfig):
     heads: int = Field(2, ge=1, description="attention heads per block")
     context: int = Field(256, ge=1, description="maximum sequence length, in tokens")
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
+    kernel: int | None = Field(
+        None, ge=1, description="tokens that the convolution of the embeddings spans; 1: none; default: 4, 1 for gpt2"
+    )
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
     tied: bool | None = Field(None, description="tie the readout to the embeddings; none: only for gpt2")
     bos: int | None = Field(None, ge=0, description="id of BOS; none: 0 for gpt2, an extra id for modern")
@@ -74,6 +78,13 @@ class GPTConfig(ModelConfig):
     def rows(self) -> int:
         """Rows of the embedding table: the vocabulary, and BOS if it is an extra id."""
         return max(self.vocabulary, self.first + 1)
+
+    @property
+    def span(self) -> int:
+        """Tokens that the convolution of the embeddings spans."""
+        if self.kernel is not None:
+            return self.kernel
+        return 1 if self.layout == "gpt2" else 4
 
     @property
     def shares_embeddings(self) -> bool:
@@ -97,6 +108,7 @@ class GPTState(NamedTuple):
     keys: tuple[Tensor, ...]  # (B, H, C, D/H) each
     values: tuple[Tensor, ...]
     positions: Tensor  # (B,) tokens read so far, including BOS
+    ids: tuple[Tensor, ...]  # one (B, 1, C, 1), these tokens, if their embeddings are convolved
 
 
 class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable, Shardable):
@@ -105,12 +117,13 @@ class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable, Shardable):
     Config = GPTConfig
     task = "text"
     compared_on = ("images",)
-    width_per_layer = 36
+    width_per_layer = 64
     config: GPTConfig
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__(config)
         self.tokens = TiedTokens(config) if config.shares_embeddings else UntiedTokens(config)
+        self.convolution = ShortConvolution(config.span, config.width) if config.span > 1 else None
         self.trunk = ModernTrunk(config) if config.layout == "modern" else GPT2Trunk(config)
         # GPT-2 has no output bias. It lets training start from the unigram frequencies.
         self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.layout == "modern" else None
@@ -145,7 +158,10 @@ class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable, Shardable):
         inputs = shift_right(readable(batch.target), self.bos)
         length = inputs.shape[1]
         self.require_room(length)
-        return self.trunk.read(self.tokens.embed(inputs), slice(0, length), attends)
+        embedded = self.tokens.embed(inputs)
+        if self.convolution is not None:
+            embedded = self.convolution(embedded)
+        return self.trunk.read(embedded, slice(0, length), attends)
 
     def readout_table(self) -> Table:
         return Table(self.tokens.matrix, self.bias)
@@ -159,17 +175,29 @@ class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable, Shardable):
         like = next(self.tokens.parameters())
         shape = (batch_size, config.heads, min(INITIAL_CAPACITY, config.context), config.head_width)
         keys, values = new_caches(like, config.layers, shape)
-        return GPTState(keys, values, torch.zeros(batch_size, dtype=torch.int64, device=like.device))
+        positions = torch.zeros(batch_size, dtype=torch.int64, device=like.device)
+        ids = () if self.convolution is None else (positions.new_zeros(batch_size, 1, shape[2], 1),)
+        return GPTState(keys, values, positions, ids)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         positions = cast(GPTState, state).positions
         here = cache_index(positions, tokens.shape[1])
-        keys, values, _ = self._grown(cast(GPTState, state), here.end)
+        keys, values, _, ids = self._grown(cast(GPTState, state), here.end)
         if torch.is_grad_enabled():  # a backward pass still needs the caches as they were
             keys, values = tuple(k.clone() for k in keys), tuple(v.clone() for v in values)
         attends = [CachedAttention(k, v, here) for k, v in zip(keys, values, strict=True)]
-        hidden = self.trunk.read(self.tokens.embed(tokens), here.where, attends)
-        return Advance(hidden, GPTState(keys, values, positions + tokens.shape[1]))
+        embedded = self.tokens.embed(tokens)
+        if self.convolution is not None:
+            here.write(ids[0], tokens[:, None, :, None])
+            embedded = self.convolution(embedded, self._before(ids[0], positions))
+        hidden = self.trunk.read(embedded, here.where, attends)
+        return Advance(hidden, GPTState(keys, values, positions + tokens.shape[1], ids))
+
+    def _before(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Embeddings (B, k − 1, D) of the last tokens before the positions (B,), zero before the first."""
+        index = positions[:, None] + torch.arange(1 - self.config.span, 0, device=positions.device)  # (B, k − 1)
+        known = self.tokens.embed(ids[:, 0, :, 0].gather(1, index.clamp(min=0)))
+        return known * (index >= 0)[..., None]
 
     def rewind(self, state: State, counts: Tensor) -> GPTState:
         """Cache entries past a row's position are never read, so they need not be cleared."""
@@ -185,18 +213,42 @@ class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable, Shardable):
         self.require_room(end)
         if end <= state.keys[0].shape[2]:
             return state
-        keys, values = (
-            tuple(grow_cache(cache, end, self.context) for cache in caches) for caches in (state.keys, state.values)
+        keys, values, ids = (
+            tuple(grow_cache(cache, end, self.context) for cache in caches)
+            for caches in (state.keys, state.values, state.ids)
         )
-        return GPTState(keys, values, state.positions)
+        return GPTState(keys, values, state.positions, ids)
 
     def describe_step(self, program: ProgramBuilder) -> None:
         layers = self.config.layers
         program.positions = 2 * layers
-        x = self.trunk.describe(
-            program, self.tokens.describe(program), [(layer, layers + layer) for layer in range(layers)]
-        )
+        embedded = self.tokens.describe(program)
+        if self.convolution is not None:
+            program.add_previous_rows(embedded, self.tokens.table, self.convolution.scales, 2 * layers + 1)
+        x = self.trunk.describe(program, embedded, [(layer, layers + layer) for layer in range(layers)])
         program.logits(x, self.tokens.matrix[: self.vocabulary], self.bias)
+
+
+class ShortConvolution(nn.Module):
+    """x_t + Σ_j a_j ∘ x_{t−j} with 0 < j < k: a depthwise causal convolution that begins as the identity.
+
+    A step of attention that looks for a phrase has to find the tokens before a token first. Here every position knows
+    the last few tokens from the start, which saves a small model one layer.
+    """
+
+    def __init__(self, kernel: int, width: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.scales = nn.Parameter(torch.zeros((kernel - 1) * width))  # flat: scales for AdamW, not a map for Muon
+
+    def forward(self, x: Tensor, before: Tensor | None = None) -> Tensor:
+        """(B, K, D), after the last k − 1 vectors (B, k − 1, D), which are zero at the start of a text."""
+        past = x.new_zeros(len(x), self.kernel - 1, x.shape[2]) if before is None else before
+        padded, length = torch.cat([past, x], dim=1), x.shape[1]
+        for distance, scale in enumerate(self.scales.view(self.kernel - 1, -1), start=1):
+            start = self.kernel - 1 - distance
+            x = torch.addcmul(x, padded[:, start : start + length], scale)
+        return x
 
 
 class Tokens(nn.Module, ABC):
@@ -204,17 +256,22 @@ class Tokens(nn.Module, ABC):
 
     matrix: nn.Parameter  # (R, D) the readout, R ≥ V
 
+    @property
     @abstractmethod
-    def embed(self, tokens: Tensor) -> Tensor:
-        """(B, K) to (B, K, D)."""
+    def table(self) -> Tensor:
+        """(R, D) the embeddings."""
 
     @abstractmethod
     def readout(self, hidden: Tensor) -> Tensor:
         """(N, D) to (N, V)."""
 
-    @abstractmethod
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(B, K) to (B, K, D)."""
+        return F.embedding(tokens, self.table)
+
     def describe(self, program: ProgramBuilder) -> Vector:
         """`embed` in a compiled step."""
+        return program.embed(self.table)
 
 
 class TiedTokens(Tokens):
@@ -226,11 +283,9 @@ class TiedTokens(Tokens):
         self.matrix = nn.Parameter(torch.empty(config.rows, config.width))
         nn.init.normal_(self.matrix, std=0.02)
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.matrix)
-
-    def describe(self, program: ProgramBuilder) -> Vector:
-        return program.embed(self.matrix)
+    @property
+    def table(self) -> Tensor:
+        return self.matrix
 
     def readout(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.matrix[: self.vocabulary])
@@ -244,11 +299,9 @@ class UntiedTokens(Tokens):
         for table in self.parameters():
             nn.init.normal_(table, std=0.02)
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        return cast(Tensor, self.embedding(tokens))
-
-    def describe(self, program: ProgramBuilder) -> Vector:
-        return program.embed(self.embedding.weight)
+    @property
+    def table(self) -> Tensor:
+        return self.embedding.weight
 
     def readout(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.matrix)
