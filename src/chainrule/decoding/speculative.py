@@ -203,6 +203,7 @@ class FixedBlockSize(BlockSize):
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
+        self._pause = 0  # no plain decoding first: nothing is compared with it
 
     def next(self) -> int:
         return self._size
