@@ -52,3 +52,9 @@ def test_a_folder_that_is_missing_is_refused(chainrule: Command, tmp_path: Path)
     done = chainrule("serve", tmp_path / "nothing")
     assert done.code == 2
     assert "no run and no folder of runs" in done.err
+
+
+def test_weights_are_float32_or_int8(chainrule: Command, tmp_path: Path) -> None:
+    done = chainrule("serve", tmp_path, "--weights", "int4")
+    assert done.code != 0
+    assert "--weights is 'int4'; give float32 or int8" in done.err

@@ -94,6 +94,14 @@ def test_any_drafter_leaves_the_text_unchanged(model, drafter, sampling, width):
         assert len({len(text.ids) for text in plain}) > 1  # some rows reach EOS before the others
 
 
+def test_blocks_of_a_fixed_size_are_drafted_from_the_first_token_on():
+    model = tiny_model("gpt")  # has a compiled step, which chooses tokens in a pause of drafting
+    size = FixedBlockSize(4)
+    settings = {"length": 10, "sampling": GREEDY, "seeds": [0]}
+    generate_tokens(model, [[1, 2]], draft=ModelDrafter(model), block_size=size, **settings)
+    assert size.drafted == size.accepted == 3 + 3  # tokens 2 to 4 and 6 to 8; the model itself adds the others
+
+
 def test_an_adaptive_block_size_leaves_the_text_unchanged(model):
     settings = {"length": 60, "sampling": Sampling(), "seeds": range(6)}
     plain = generate_tokens(model, PROMPTS, **settings)

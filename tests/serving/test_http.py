@@ -91,6 +91,21 @@ def test_echo_begins_with_the_prompt(client: openai.OpenAI) -> None:
     assert echoed == "the cat" + plain
 
 
+def test_echo_with_log_probabilities_scores_the_prompt(client: openai.OpenAI, served_runs: Path) -> None:
+    request = {"model": "gpt", "prompt": ["the cat", "a"], "echo": True, "logprobs": 2}
+    prompts = client.completions.create(**request, max_tokens=0)  # type: ignore[call-overload]
+    assert [choice.text for choice in prompts.choices] == ["the cat", "a"]
+    assert prompts.usage.completion_tokens == 0
+    found = prompts.choices[0].logprobs
+    expected = load(served_runs / "gpt", TextRun).token_scores("the cat")
+    assert found.token_logprobs == pytest.approx([-token.surprisal for token in expected])
+    assert [len(top) for top in found.top_logprobs] == [2] * 7
+    longer = client.completions.create(**request, max_tokens=3, seed=1).choices[0]  # type: ignore[call-overload]
+    assert "".join(longer.logprobs.tokens) == longer.text
+    assert longer.logprobs.token_logprobs[:7] == found.token_logprobs
+    assert longer.logprobs.text_offset == list(range(10))
+
+
 def test_beam_search_and_drafts(client: openai.OpenAI, served_runs: Path) -> None:
     request = {"model": "gpt", "prompt": "the", "max_tokens": 8}
     found = client.completions.create(**request, n=2, extra_body={"beam": 4})  # type: ignore[call-overload]
@@ -129,24 +144,30 @@ def test_scores_are_those_of_the_run(server: Server, served_runs: Path) -> None:
 
 BAD = [
     ("/v1/completions", {"prompt": "a"}, 400, "model"),
-    ("/v1/completions", {"model": "gpt", "prompt": "the", "max_tokens": 0}, 400, "max_tokens"),
+    ("/v1/completions", {"model": "gpt", "prompt": "the", "max_tokens": -1}, 400, "max_tokens"),
+    ("/v1/completions", {"model": "gpt", "prompt": "the", "max_tokens": 0}, 400, None),
     ("/v1/completions", {"model": "gpt", "prompt": "the", "temperature": -1}, 400, "temperature"),
     ("/v1/completions", {"model": "gpt", "prompt": "the", "nonsense": 1}, 400, "nonsense"),
     ("/v1/completions", {"model": "gpt", "prompt": [99999]}, 400, None),
+    ("/v1/completions", {"model": "gpt", "prompt": []}, 400, "prompt"),
+    ("/v1/completions", {"model": "gpt", "prompt": 5}, 400, "prompt"),
+    ("/v1/completions", {"model": "gpt", "prompt": "the", "stop": 5}, 400, "stop"),
+    ("/v1/completions", {"model": "gpt", "prompt": "the", "logit_bias": {"1": 5}}, 400, "logit_bias"),
     ("/v1/completions", {"model": "gpt", "prompt": "数"}, 400, None),
     ("/v1/completions", {"model": "gpt", "prompt": "the", "suffix": "end"}, 400, None),
     ("/v1/completions", {"model": "../runs/gpt", "prompt": "the"}, 404, "model"),
     ("/v1/completions", {"model": "gpt", "prompt": "the", "max_tokens": 10**6}, 400, "max_tokens"),
     ("/v1/completions", {"model": "bytes", "prompt": "a" * 9000}, 400, "prompt"),
-    ("/v1/embeddings", {"model": "gpt", "input": "the"}, 400, None),
-    ("/v1/translate", {"model": "gpt", "text": "the"}, 400, None),
-    ("/v1/images", {"model": "gpt"}, 400, None),
+    ("/v1/embeddings", {"model": "gpt", "input": "the"}, 400, "model"),
+    ("/v1/translate", {"model": "gpt", "text": "the"}, 400, "model"),
+    ("/v1/classify", {"model": "gpt", "text": "the"}, 400, "model"),
+    ("/v1/images", {"model": "gpt"}, 400, "model"),
 ]
 
 
 @pytest.mark.parametrize(("path", "body", "status", "param"), BAD)
 def test_a_wrong_request_is_an_error_in_openai_form(
-    server: Server, path: str, body: object, status: int, param: str | None
+    server: Server, served_runs: Path, path: str, body: object, status: int, param: str | None
 ) -> None:
     answer = httpx.post(server.url + path, json=body)
     assert answer.status_code == status
@@ -154,6 +175,7 @@ def test_a_wrong_request_is_an_error_in_openai_form(
     assert set(error) == {"message", "type", "param", "code"}
     assert error["param"] == param
     assert "\n" not in error["message"]
+    assert str(served_runs) not in error["message"]  # where runs are stored is nobody's business
 
 
 def test_what_is_no_json_is_refused(server: Server) -> None:
@@ -204,6 +226,34 @@ def test_a_client_that_hangs_up_frees_its_row(start: Start, stream: bool) -> Non
             time.sleep(0.01)
     idle(server)
     assert server.engine.stats.cancelled == 1
+
+
+def test_what_a_client_that_hangs_up_waits_for_is_not_computed(start: Start, served_runs: Path) -> None:
+    server = start()
+    service, computed = server.app.state.service, threading.Event()
+    hold = threading.Event()
+    service._worker.submit(hold.wait)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/score", json={"model": "ngram", "text": "the"}, timeout=0.5)
+    end = time.monotonic() + 10
+    while service._computing:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    run = service.registry.get("ngram")
+    object.__setattr__(run, "token_scores", lambda *a, **k: computed.set())
+    hold.set()
+    service._worker.submit(lambda: None).result(10)
+    assert not computed.is_set()
+
+
+def test_a_long_computation_does_not_keep_the_server_from_stopping(start: Start) -> None:
+    server = start(shutdown_seconds=0.1)
+    forever = threading.Event()
+    server.app.state.service._worker.submit(forever.wait)
+    began = time.monotonic()
+    server.stop()
+    assert time.monotonic() - began < 10
+    forever.set()
 
 
 def test_shutting_down_finishes_what_runs(start: Start) -> None:

@@ -171,6 +171,9 @@ def test_drafts_leave_the_text_as_it_is_and_accepted_ones_are_part_of_it(registr
     assert "".join(token.text for block in found.blocks for token in block.chosen) == alone.text
     assert 0 < found.accepted <= found.drafted
     assert found.tokens == 40
+    first, *others = found.blocks  # the first reads the prompt
+    assert not first.drafted
+    assert all(len(block.drafted) == 4 for block in others[:-4])  # fewer where the text ends
     for block in found.blocks:
         assert block.drafted[: block.accepted] == block.chosen[: block.accepted]
 

@@ -207,6 +207,30 @@ def test_an_image_that_is_half_erased_is_completed_and_labelled(visit: Visit) ->
     page.wait_for_selector(".guesses .bars")
 
 
+PIXEL = """
+(board, [x, y]) => {
+  const copy = new OffscreenCanvas(board.width, board.height).getContext("2d");
+  copy.drawImage(board, 0, 0);
+  return [...copy.getImageData(x * board.width, y * board.height, 1, 1).data];
+}
+"""
+"""The colour of a canvas at a place, in parts of its width and height."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_erased_pixels_and_the_cursor_can_be_told_from_dark_ones(visit: Visit, scheme: str) -> None:
+    page = visit("draw", scheme=scheme, model="bars")
+    page.wait_for_selector(".gallery .thumb >> nth=8")
+    page.get_by_role("button", name="Blank").click()
+    dark = page.eval_on_selector(".board", PIXEL, [0.02, 0.98])
+    assert dark == page.eval_on_selector(".board", PIXEL, [0.003, 0.003]) == [0, 0, 0, 255]
+    page.get_by_role("button", name="Erase the lower half").click()
+    assert page.eval_on_selector(".board", PIXEL, [0.02, 0.98]) != dark
+    assert page.locator(".guesses .bars").count() == 0  # of the image before
+    page.focus(".board")
+    assert page.eval_on_selector(".board", PIXEL, [0.003, 0.003]) != dark
+
+
 def test_labels_tags_and_answers_are_shown_over_the_text(visit: Visit) -> None:
     page = visit("label", model="classifier", text="a b c")
     page.wait_for_selector(".result .bars li")

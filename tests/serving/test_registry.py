@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,8 @@ from chainrule.api import train
 from chainrule.errors import ConfigError, RunError
 from chainrule.serving import registry as module
 from chainrule.serving.registry import Registry, UnknownRun
+from chainrule.tasks import load
+from chainrule.tasks.text import TextRun
 
 
 @pytest.fixture
@@ -69,3 +73,39 @@ def test_two_runs_of_one_name_are_refused(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "first", tmp_path / "others" / "first")
     with pytest.raises(ConfigError, match="two runs are named 'first'"):
         Registry([runs, tmp_path / "others"])
+
+
+def test_weights_of_int8_are_for_runs_with_a_compiled_step(runs: Path, text_file: Path) -> None:
+    small = {"model": {"layers": 1, "width": 16, "heads": 2, "context": 32}}
+    train("gpt", data=str(text_file), out=runs / "gpt", steps=2, settings=small, progress=False, scored=False)
+    registry = Registry([runs], weights="int8")
+    assert registry.get("first").config.family == "ngram"
+    found, expected = registry.get("gpt"), load(runs / "gpt", TextRun).with_weights("int8")
+    assert isinstance(found, TextRun)
+    assert found.generate("the", length=20, seed=1) == expected.generate("the", length=20, seed=1)
+    assert (runs / "gpt" / "int8.jsonl").exists()  # what it costs is measured once
+
+
+def test_while_a_run_is_loaded_the_others_can_be_used(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(runs / "first", runs / "second")
+    registry = Registry([runs])
+    registry.get("first")
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow_load(path: Path, **options: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(20)
+        return load(path, **options)
+
+    monkeypatch.setattr(module, "load", slow_load)
+    found: list[Any] = []
+    loading = [threading.Thread(target=lambda: found.append(registry.get("second"))) for _ in range(2)]
+    for thread in loading:
+        thread.start()
+    assert begun.wait(20)
+    assert registry.names() == ["first", "second"]
+    assert registry.get("first").path == runs / "first"
+    goes_on.set()
+    for thread in loading:
+        thread.join()
+    assert found[0] is found[1]

@@ -27,7 +27,7 @@ def small(served_runs: Path) -> Iterator[Server]:
 
 ENDPOINTS = [
     "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/score", "/v1/translate", "/v1/classify",
-    "/v1/tag", "/v1/answer", "/v1/fill", "/v1/images",
+    "/v1/tag", "/v1/answer", "/v1/fill", "/v1/images", "/v1/images/generations",
 ]  # fmt: skip
 
 

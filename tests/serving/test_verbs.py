@@ -69,6 +69,13 @@ def test_images(url: str) -> None:
     assert ask(url, "images", **body)["data"] == found
 
 
+def test_images_of_openai_clients(url: str) -> None:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
+    found = client.images.generate(model="bars", prompt="", extra_body={"seed": 3}).data
+    assert found is not None
+    assert found[0].b64_json == ask(url, "images", model="bars", seed=3)["data"][0]["b64_json"]
+
+
 def test_scores_of_a_translation_given_its_source(url: str) -> None:
     found = ask(url, "score", model="shout", text="ONE", source="one")
     assert found["log_prob"] < 0

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -225,12 +225,19 @@ def print_scores(about: Mapping[str, Any], *, note: Mapping[str, str] | None = N
             print_table(score_rows(about[split]), title=title)
 
 
+def check_weights(weights: str) -> Literal["float32", "int8"]:
+    """The value of --weights; raises ConfigError for others than those that exist."""
+    if weights == "float32":
+        return "float32"
+    if weights == "int8":
+        return "int8"
+    raise ConfigError(f"--weights is {weights!r}; give float32 or int8")
+
+
 def with_weights(run: AnyMixableRun, weights: str) -> AnyMixableRun:
     """The run with these weights; what int8 costs in accuracy is measured once and printed."""
-    if weights == "float32":
+    if check_weights(weights) == "float32":
         return run
-    if weights != "int8":
-        raise ConfigError(f"--weights is {weights!r}; give float32 or int8")
     from chainrule.tasks.weights import describe_loss, int8_loss
 
     small = run.with_weights("int8")

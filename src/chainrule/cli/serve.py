@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.options import Device, Threads, errors, importing_torch
+from chainrule.cli.options import Device, Threads, Weights, check_weights, errors, importing_torch
 from chainrule.errors import ConfigError, MissingExtra, RunError
 
 KEY = "CHAINRULE_API_KEY"
@@ -46,6 +46,7 @@ def serve(
         list[str] | None,
         typer.Option(help="Origin whose pages may use the server; repeatable. Default: none.", show_default=False),
     ] = None,
+    weights: Weights = "float32",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     device: Device = "auto",
     threads: Threads = None,
@@ -64,6 +65,7 @@ def serve(
         raise ConfigError(f"--log-level is {log_level!r}; choose debug, info, warning or error")
     if api_key is not None and not api_key.strip():
         raise ConfigError(f"the API key is empty; give one, or remove --api-key and {KEY}")
+    stored = check_weights(weights)
     for path in runs:
         if not path.is_dir():
             raise RunError(f"no run and no folder of runs at {str(path)!r}; check the path")
@@ -77,7 +79,7 @@ def serve(
         from chainrule.serving.registry import Registry
         from chainrule.serving.service import ServerLimits
     engine = EngineLimits(rows=rows, queue=queue, prefix_cache_bytes=prefix_cache * MEGABYTE)
-    registry = Registry(runs, device=device)
+    registry = Registry(runs, device=device, weights=stored)
     template = None if chat_template is None else ChatTemplate.read(chat_template)
     listening = _listen(host, port)
     app = create_app(

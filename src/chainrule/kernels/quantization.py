@@ -17,9 +17,14 @@ from chainrule.kernels import step
 Model = TypeVar("Model", bound=nn.Module)
 
 
+def is_quantizable(model: nn.Module) -> bool:
+    """Whether a model has a compiled step that can read int8 weights."""
+    return isinstance(model, step.Compilable) and step.has_program(model)
+
+
 def quantized(model: Model) -> Model:
     """A copy of the model whose compiled steps read int8 weights; its modules have the same, rounded, weights."""
-    if not (isinstance(model, step.Compilable) and step.has_program(model)):
+    if not is_quantizable(model):
         raise ConfigError(
             f"{type(model).__name__} has no compiled decoding step, which int8 weights need; use --weights float32"
         )

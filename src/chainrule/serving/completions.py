@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -20,7 +21,7 @@ from chainrule.serving.failures import ApiError, as_api_error, error_body
 from chainrule.serving.requests import Request, Token
 from chainrule.serving.schema import ChatBody, CompletionBody, GenerationBody
 from chainrule.serving.service import Service, random_seed, unless_disconnected
-from chainrule.serving.texts import GrowingText, text_request
+from chainrule.serving.texts import GrowingText, prompt_tokens, text_request
 from chainrule.tasks.filling import FillingRun
 from chainrule.tasks.text import GeneratedText, TextRun
 
@@ -40,6 +41,7 @@ class Answer:
     echo: bool
     text: GrowingText
     logprobs: bool
+    prompt_tokens: Sequence[Token] = ()  # whose log-probabilities are asked for, too
     started: bool = False
     offset: int = 0  # of the next token in the text, for log-probabilities
 
@@ -48,6 +50,7 @@ class Answer:
         piece = self.text.add(tokens)
         if self.echo and not self.started:
             piece = self.prompt + piece
+            tokens = [*self.prompt_tokens, *tokens]
         self.started = True
         return piece, self._logprobs(tokens) if self.logprobs else None
 
@@ -73,6 +76,7 @@ class Answer:
 
     @property
     def finish_reason(self) -> str | None:
+        """Why the text has ended; None while it grows."""
         return None if self.text.result is None else FINISH[self.text.result.finished]
 
 
@@ -133,6 +137,7 @@ class Completion:
         self.service, self.body, self.form, self.client = service, body, form, client
         self.requests: list[Request] = []
         self.answers: list[Answer] = []
+        self.max_tokens = 0
         self.head = {"id": form.prefix + uuid.uuid4().hex, "created": int(time.time()), "model": body.model}
 
     async def prepare(
@@ -146,7 +151,7 @@ class Completion:
         echo: bool = False,
     ) -> None:
         """Encode the prompts and check them."""
-        body = self.body
+        body, self.max_tokens = self.body, max_tokens
         sampling = sampling_of(body)
         seed = random_seed() if body.seed is None else body.seed
         draft: TextRun | str | None = body.draft_model
@@ -171,6 +176,15 @@ class Completion:
                 self.answers.append(Answer(len(self.requests), shown, echo, text, alternatives is not None))
                 self.requests.append(request)
         self.service.check_sizes([request.prompt for request in self.requests], max_tokens)
+        if echo and alternatives is not None:
+            await self._score_prompts(run, alternatives)
+
+    async def _score_prompts(self, run: TextRun, alternatives: int) -> None:
+        for first in range(0, len(self.requests), self.body.n):
+            ids = self.requests[first].prompt
+            found = await self.service.compute(partial(prompt_tokens, run, ids, alternatives))
+            for answer in self.answers[first : first + self.body.n]:
+                answer.prompt_tokens = found
 
     def usage(self) -> dict[str, int]:
         prompt = sum(len(request.prompt) for request in self.requests[:: self.body.n])
@@ -181,6 +195,8 @@ class Completion:
         """The answer as one JSON object."""
         pieces: list[list[str]] = [[] for _ in self.answers]
         logprobs: list[dict[str, Any] | None] = [None] * len(self.answers)
+        if not self.max_tokens:
+            return self._prompts_alone()
         async for batch in self.service.tokens(self.requests):
             for index, tokens in batch:
                 piece, found = self.answers[index].add(tokens)
@@ -190,6 +206,12 @@ class Completion:
             self.form.choice(answer.index, "".join(pieces[answer.index]), logprobs[answer.index], answer.finish_reason)
             for answer in self.answers
         ]
+        return {**self.head, "object": self.form.kind, "choices": choices, "usage": self.usage()}
+
+    def _prompts_alone(self) -> dict[str, Any]:
+        """The answer to a request for no tokens."""
+        found = [answer.add([]) for answer in self.answers]
+        choices = [self.form.choice(index, *parts, "length") for index, parts in enumerate(found)]
         return {**self.head, "object": self.form.kind, "choices": choices, "usage": self.usage()}
 
     async def events(self) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,6 +14,7 @@ from chainrule.errors import ChainruleError, memory_problem
 from chainrule.serving.registry import UnknownRun
 from chainrule.serving.requests import DeadlineExceeded, EngineClosed, QueueFull
 
+NAME_OF_A_TYPE = re.compile(r"[\[-]|^(str|int)$")  # where a field may have several forms, not of a field
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "overloaded_error"}
 
 
@@ -59,17 +61,25 @@ def error_response(error: ApiError) -> JSONResponse:
 
 def validation_message(error: RequestValidationError) -> tuple[str, str | None]:
     """The first problem of a body in one line, and the parameter that has it."""
-    first = error.errors()[0]
+    first, *_ = found = error.errors()
     where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     name = ".".join(where) or None
+    forms = [one for one in found if one["loc"][:2] == first["loc"][:2] and len(one["loc"]) > 2]
+    if len(forms) > 1 and any(NAME_OF_A_TYPE.search(str(one["loc"][2])) for one in forms):
+        problems = dict.fromkeys(_sentence(one["msg"]) for one in forms)
+        return f"{where[0]} has none of the possible forms: {'; or '.join(problems)}", where[0]
     if first["type"] == "json_invalid":
         return f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}", None
     if first["type"] == "missing":
         return (f"{name} is missing; give it a value" if name else "the body is missing; send a JSON object"), name
     if first["type"] == "extra_forbidden":
         return f"unknown parameter {name}; remove it", name
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{name or 'the body'}: {message[0].lower() + message[1:]}", name
+    return f"{name or 'the body'}: {_sentence(first['msg'])}", name
+
+
+def _sentence(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[0].lower() + message[1:]
 
 
 def install(app: FastAPI) -> None:

@@ -35,8 +35,8 @@ from chainrule.serving.inspect_search import Drafting, SearchTree, drafting, sea
 from chainrule.serving.inspect_text import NextTokens, ReadAnswer, next_tokens, read
 from chainrule.serving.registry import Registry, UnknownRun
 from chainrule.serving.schema import Body
-from chainrule.serving.service import Service
-from chainrule.tasks import Run, require, run_type
+from chainrule.serving.service import Service, mismatch
+from chainrule.tasks import Run, run_type
 from chainrule.tasks.answers import AnswerRun
 from chainrule.tasks.generated_answers import GeneratedAnswerRun
 from chainrule.tasks.image_labels import ImageLabelRun
@@ -231,21 +231,21 @@ async def read_text(body: ReadRequest, request: Request) -> ReadAnswer:
     if not body.text:
         raise ConfigError("the text is empty; give at least one character")
     runs = [(name, await service.run(name, TextRun)) for name in body.models]
-    return await service.compute(lambda: read(runs, body.text))
+    return await service.compute_for(request, lambda: read(runs, body.text))
 
 
 @router.post("/next", summary="The distribution of the next token, and what sampling cuts off")
 async def next_token(body: NextRequest, request: Request) -> NextTokens:
     service = _service(request)
     run = await service.run(body.model, TextRun)
-    return await service.compute(lambda: next_tokens(run, body.text, body.sampling, count=body.count))
+    return await service.compute_for(request, lambda: next_tokens(run, body.text, body.sampling, count=body.count))
 
 
 @router.post("/attend", summary="Attention weights by layer and head")
 async def attention(body: AttendRequest, request: Request) -> Attention:
     service = _service(request)
     run = await service.any_run(body.model)
-    return await service.compute(lambda: attend(run, body.text, body.target))
+    return await service.compute_for(request, lambda: attend(run, body.text, body.target))
 
 
 @router.post("/search", summary="The hypotheses of a beam search, step by step")
@@ -253,7 +253,9 @@ async def beam(body: SearchRequest, request: Request) -> SearchTree:
     service = _service(request)
     run = await service.any_run(body.model)
     options = {"width": body.width, "length": body.length}
-    return await service.compute(lambda: search(run, body.text, **options, length_penalty=body.length_penalty))
+    return await service.compute_for(
+        request, lambda: search(run, body.text, **options, length_penalty=body.length_penalty)
+    )
 
 
 @router.post("/draft", summary="Draft tokens accepted and rejected in speculative decoding")
@@ -262,13 +264,17 @@ async def draft_tokens(body: DraftRequest, request: Request) -> Drafting:
     run = await service.run(body.model, TextRun)
     draft = None if body.draft is None else await service.run(body.draft, TextRun)
     options = {"length": body.length, "block": body.block, "seed": body.seed}
-    return await service.compute(lambda: drafting(run, body.text, draft, sampling=body.sampling, **options))
+    return await service.compute_for(
+        request, lambda: drafting(run, body.text, draft, sampling=body.sampling, **options)
+    )
 
 
 @router.get("/canvas", summary="Size, levels and labels of a run's images")
 async def image_form(model: str, request: Request) -> Canvas:
     run = await _service(request).any_run(model)
-    return canvas(run if isinstance(run, ImageLabelRun) else require(run, ImageRun))
+    if not isinstance(run, ImageRun | ImageLabelRun):
+        raise mismatch(model, run, ImageRun.does)
+    return canvas(run)
 
 
 @router.get("/example", summary="A validation image of a run")
@@ -277,7 +283,7 @@ async def example_image(
 ) -> list[int]:
     service = _service(request)
     run = await service.run(model, ImageRun)
-    return await service.compute(lambda: example(run, number))
+    return await service.compute_for(request, lambda: example(run, number))
 
 
 @router.post("/draw", summary="Images as they grow: a line of JSON for each frame", response_class=StreamingResponse)
@@ -291,7 +297,7 @@ async def draw_images(body: DrawRequest, request: Request) -> StreamingResponse:
         sampling=Sampling(temperature=body.temperature),
         given=body.given,
     )
-    first = await service.compute(lambda: next(frames))  # what is wrong is found before the answer begins
+    first = await service.compute_for(request, lambda: next(frames))  # what is wrong is found before the answer begins
     return StreamingResponse(_lines(service, first, frames), media_type="application/x-ndjson")
 
 
@@ -307,14 +313,14 @@ async def _lines(service: Service, first: Frame, frames: Iterator[Frame]) -> Asy
 async def label_text(body: LabelRequest, request: Request) -> Labelled:
     service = _service(request)
     run = await service.any_run(body.model)
-    return await service.compute(lambda: label(run, body.text, body.other))
+    return await service.compute_for(request, lambda: label(run, body.text, body.other))
 
 
 @router.post("/label-image", summary="P(label | image)")
 async def label_image(body: ImageLabelRequest, request: Request) -> list[Choice]:
     service = _service(request)
     run = await service.run(body.model, ImageLabelRun)
-    found = await service.compute(lambda: image_labels(run, body.image))
+    found = await service.compute_for(request, lambda: image_labels(run, body.image))
     ranked = sorted(found.items(), key=lambda pair: -pair[1])
     return [Choice(text=text, probability=probability) for text, probability in ranked]
 

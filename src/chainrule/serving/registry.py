@@ -6,6 +6,7 @@ a request can only choose among the names that are known, so nothing that a clie
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -14,9 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chainrule.errors import ChainruleError, ConfigError, RunError, nearest
+from chainrule.kernels.quantization import is_quantizable
 from chainrule.tasks import Run, load
+from chainrule.tasks.mixable import MixableRun
+from chainrule.tasks.weights import Weights, describe_loss, int8_loss
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.checksums import WEIGHTS
+
+log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_SCANS = 1.0
 MOST_LOADED = 16
@@ -44,12 +50,21 @@ class Registry:
     """Runs and folders of runs. Folders are watched: runs appear and disappear without a restart.
 
     A run is loaded when it is first asked for, and again when its weights have changed; of the loaded runs the
-    `most_loaded` used last are kept. All methods may be called from several threads.
+    `most_loaded` used last are kept. With `weights` of int8, those with a compiled decoding step are stored so. All
+    methods may be called from several threads; while a run is loaded, the others can be used.
     """
 
-    def __init__(self, paths: Sequence[str | Path], *, device: str = "auto", most_loaded: int = MOST_LOADED) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        device: str = "auto",
+        most_loaded: int = MOST_LOADED,
+        weights: Weights = "float32",
+    ) -> None:
         self.paths = tuple(Path(path) for path in paths)
-        self.device, self.most_loaded = device, most_loaded
+        self.device, self.most_loaded, self.weights = device, most_loaded, weights
+        self._loading: dict[str, threading.Lock] = {}
         self._folders: dict[str, RunFolder] = {}
         self._loaded: OrderedDict[str, LoadedRun] = OrderedDict()
         self._lock = threading.RLock()
@@ -79,22 +94,47 @@ class Registry:
     def get(self, name: str) -> Run:
         """The run of this name, loaded if need be."""
         with self._lock:
-            folder = self.folders().get(name)
-            stamp = None if folder is None else _stamp(folder)
-            if folder is None or stamp is None:
-                self._loaded.pop(name, None)
-                raise UnknownRun(f"no run {name!r} is served; {self._known(name)}")
+            folder, stamp = self._stamped(name)
             known = self._loaded.get(name)
+            if known is not None and known.stamp == stamp:
+                self._loaded.move_to_end(name)
+                return known.run
+            loading = self._loading.setdefault(name, threading.Lock())
+        with loading:
+            with self._lock:
+                folder, stamp = self._stamped(name)
+                known = self._loaded.get(name)
             if known is None or known.stamp != stamp:
                 try:
-                    known = LoadedRun(load(folder.path, device=self.device), stamp)
+                    known = LoadedRun(self._load(folder), stamp)
                 except ChainruleError as error:
                     raise RunError(f"run {name!r} cannot be loaded: {error}") from None
-            self._loaded[name] = known
-            self._loaded.move_to_end(name)
-            while len(self._loaded) > self.most_loaded:
-                self._loaded.popitem(last=False)
+            with self._lock:
+                self._loaded[name] = known
+                self._loaded.move_to_end(name)
+                while len(self._loaded) > self.most_loaded:
+                    self._loaded.popitem(last=False)
             return known.run
+
+    def _stamped(self, name: str) -> tuple[RunFolder, Stamp]:
+        """The folder of a run with weights, and their stamp."""
+        folder = self.folders().get(name)
+        stamp = None if folder is None else _stamp(folder)
+        if folder is None or stamp is None:
+            self._loaded.pop(name, None)
+            raise UnknownRun(f"no run {name!r} is served; {self._known(name)}")
+        return folder, stamp
+
+    def _load(self, folder: RunFolder) -> Run:
+        run = load(folder.path, device=self.device)
+        if self.weights == "float32" or not (isinstance(run, MixableRun) and is_quantizable(run.model)):
+            return run
+        small = run.with_weights(self.weights)
+        loss = int8_loss(run, small)
+        log.info(
+            describe_loss(loss) if loss is not None else "int8 weights", extra={"values": {"run": folder.path.name}}
+        )
+        return small
 
     def _known(self, name: str) -> str:
         names = self.names()

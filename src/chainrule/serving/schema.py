@@ -50,6 +50,7 @@ class GenerationBody(Body):
     )
     presence_penalty: Literal[0] = 0
     frequency_penalty: Literal[0] = 0
+    logit_bias: dict[str, float] | None = Field(None, max_length=0, description="not supported: null or empty")
     user: str | None = Field(None, description="ignored")
 
     @property
@@ -68,9 +69,11 @@ class GenerationBody(Body):
 
 
 class CompletionBody(GenerationBody):
-    prompt: Text | Texts | Ids | list[Ids] = Field("", description="text, texts, token ids, or several of them")
+    prompt: Text | Texts | Ids | Annotated[list[Ids], Field(min_length=1)] = Field(
+        "", description="text, texts, token ids, or several of them"
+    )
     suffix: Text | None = Field(None, description="text after the completion, for families that fill gaps")
-    max_tokens: int = Field(16, ge=1)
+    max_tokens: int = Field(16, ge=0, description="0 goes with echo: the prompt alone, with its log-probabilities")
     logprobs: int | None = Field(None, ge=0, le=20, description="log-probabilities, and those of so many alternatives")
     echo: bool = Field(False, description="begin each text with its prompt")
     best_of: Literal[1] | None = None
@@ -89,8 +92,8 @@ class CompletionBody(GenerationBody):
     def _possible(self) -> Self:
         if len(self.prompts) > MOST_PROMPTS:
             raise ValueError(f"{len(self.prompts)} prompts; send at most {MOST_PROMPTS} in one request")
-        if self.echo and self.logprobs is not None:
-            raise ValueError("echo and logprobs exclude each other; /v1/score has the log-probabilities of a prompt")
+        if self.max_tokens == 0 and (not self.echo or self.stream or self.beam is not None):
+            raise ValueError("max_tokens is 0, which needs echo and excludes stream and beam; ask for at least 1")
         if self.beam is not None:
             if self.stream or self.draft_model or self.logprobs is not None:
                 raise ValueError("beam excludes stream, draft_model and logprobs; remove them")
@@ -166,7 +169,10 @@ class FillBody(Body):
 
 
 class ImagesBody(Body):
+    prompt: str | None = Field(None, max_length=1000, description="the name that OpenAI's clients give the label")
     n: int = Field(1, ge=1, le=MOST_CHOICES)
     label: str | None = Field(None, description="the class, for runs that have classes")
     temperature: float = Field(1.0, gt=0, le=100)
     seed: int | None = Field(None, ge=0, le=LARGEST_SEED)
+    response_format: Literal["b64_json"] = "b64_json"
+    user: str | None = Field(None, description="ignored")

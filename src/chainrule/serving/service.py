@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,7 +20,8 @@ from chainrule.serving.failures import ApiError, as_api_error
 from chainrule.serving.metrics import ServerMetrics
 from chainrule.serving.registry import Registry
 from chainrule.serving.requests import EngineClosed, Listener, Request, Ticket, Token
-from chainrule.tasks import Run, require
+from chainrule.serving.worker import Worker
+from chainrule.tasks import Run
 from chainrule.tasks.base import RunT
 
 Result = TypeVar("Result")
@@ -49,20 +50,24 @@ class Service:
         self.chat_template = chat_template
         self.engine = Engine(self.limits.engine)
         self.metrics = ServerMetrics(self.engine)
-        self._worker = ThreadPoolExecutor(1, "chainrule-worker")
+        self._worker = Worker("chainrule-worker")
         self._computing = 0
         self._mailroom: Mailroom | None = None
 
     def close(self, *, seconds: float | None = None) -> None:
         """Finish what runs, for at most so many seconds."""
+        began = time.monotonic()
         self.engine.close(seconds=seconds)
-        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._worker.close(None if seconds is None else max(0.0, seconds - (time.monotonic() - began)))
 
     # Runs
 
     async def run(self, name: str, kind: type[RunT]) -> RunT:
         """A served run that must be of a kind; it may have to be loaded first."""
-        return require(await self.any_run(name), kind)
+        found = await self.any_run(name)
+        if not isinstance(found, kind):
+            raise mismatch(name, found, kind.does)
+        return found
 
     async def any_run(self, name: str) -> Run:
         return await asyncio.to_thread(self.registry.get, name)
@@ -77,15 +82,17 @@ class Service:
             raise too_many(f"{self._computing} computations are waiting already; try again later")
         self._computing += 1
         try:
-            return await asyncio.wait_for(
-                asyncio.get_running_loop().run_in_executor(self._worker, work), self.limits.timeout
-            )
+            return await asyncio.wait_for(asyncio.wrap_future(self._worker.submit(work)), self.limits.timeout)
         except TimeoutError:
             raise ApiError(
                 408, f"not finished within {self.limits.timeout:g} seconds; send less", code="timeout"
             ) from None
         finally:
             self._computing -= 1
+
+    async def compute_for(self, request: HttpRequest, work: Callable[[], Result]) -> Result:
+        """The same for a client; if it hangs up before its turn comes, nothing is computed."""
+        return await unless_disconnected(request, self.compute(work))
 
     # Generation
 
@@ -112,6 +119,12 @@ class Service:
         if self._mailroom is None or self._mailroom.loop is not asyncio.get_running_loop():
             self._mailroom = Mailroom(asyncio.get_running_loop())
         return Streams(self, self._mailroom, requests)
+
+
+def mismatch(name: str, run: Run, wanted: str) -> ApiError:
+    """The error for a run that does something else than is asked for; it does not say where the run is stored."""
+    about = f"run {name!r} is a {run.config.family}, which {run.does}"
+    return ApiError(400, f"{about}; choose a run that {wanted}", param="model", code="wrong_model")
 
 
 def too_many(message: str) -> ApiError:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from chainrule.data.corpus import Corpus
 from chainrule.decoding.drafts import Drafter
 from chainrule.decoding.generation import Generation
 from chainrule.decoding.sampling import Sampling
 from chainrule.errors import DecodingError
-from chainrule.serving.requests import Request, Token
+from chainrule.evaluation.likelihood import Alternative as ScoredAlternative
+from chainrule.evaluation.likelihood import token_scores
+from chainrule.serving.requests import Alternative, Request, Token
 from chainrule.tasks.text import GeneratedText, TextRun
 
 UNFINISHED = "\ufffd"  # a part of a character
@@ -53,6 +60,25 @@ def text_request(
         draft=run.drafter(draft) if isinstance(draft, TextRun | str) else draft,
         **limits,
     )
+
+
+def prompt_tokens(run: TextRun, ids: Sequence[int], alternatives: int) -> list[Token]:
+    """The tokens of a prompt with their log-probabilities, each given those before it."""
+    if run.right_to_left:
+        raise DecodingError("this model reads from right to left, so its prompt comes last; ask without echo")
+    if not ids:
+        return []
+    tokens = np.asarray(ids)
+    corpus = Corpus(tokens=tokens, offsets=None, bytes=1, characters=1, words=1, unknown=0, fingerprint="")
+    found = token_scores(run.autoregressive, corpus, alternatives=alternatives)
+    return [
+        Token(one.token, -one.surprisal, None, tuple(_alternative(other) for other in one.alternatives))
+        for one in found
+    ]
+
+
+def _alternative(other: ScoredAlternative) -> Alternative:
+    return Alternative(other.token, math.log(max(other.probability, sys.float_info.min)))
 
 
 class GrowingText:

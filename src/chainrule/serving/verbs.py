@@ -24,9 +24,8 @@ from chainrule.serving.schema import (
     TagBody,
     TranslateBody,
 )
-from chainrule.serving.service import Service, random_seed
+from chainrule.serving.service import Service, mismatch, random_seed
 from chainrule.tasks.answers import AnswerRun
-from chainrule.tasks.base import mismatch
 from chainrule.tasks.embeddings import EmbeddingRun
 from chainrule.tasks.filling import FillingRun
 from chainrule.tasks.generated_answers import GeneratedAnswerRun
@@ -50,7 +49,7 @@ async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     service: Service = request.app.state.service
     run = await service.run(body.model, EmbeddingRun)
     texts = listed(body.input)
-    vectors = await service.compute(lambda: run.embed(texts, layer=body.layer))
+    vectors = await service.compute_for(request, lambda: run.embed(texts, layer=body.layer))
     tokens = sum(len(run.tokenizer.encode(text)) for text in texts)
     data = [
         {"object": "embedding", "index": index, "embedding": _vector(row, body.encoding_format)}
@@ -71,9 +70,9 @@ async def score(body: ScoreBody, request: Request) -> Response:
     service: Service = request.app.state.service
     run = await service.any_run(body.model)
     if not isinstance(run, TokenRun):
-        raise mismatch(run, TokenRun.does)
-    found = await service.compute(
-        lambda: run.token_scores(body.text, source=body.source, alternatives=body.alternatives)
+        raise mismatch(body.model, run, TokenRun.does)
+    found = await service.compute_for(
+        request, lambda: run.token_scores(body.text, source=body.source, alternatives=body.alternatives)
     )
     tokens = [
         {
@@ -108,7 +107,7 @@ async def translate(body: TranslateBody, request: Request) -> Response:
     service: Service = request.app.state.service
     run = await service.run(body.model, TranslationRun)
     search = Search.parse({"beam": body.beam, "n_best": body.n, "length_penalty": body.length_penalty})
-    found = await service.compute(lambda: list(run.translate(listed(body.text), search)))
+    found = await service.compute_for(request, lambda: list(run.translate(listed(body.text), search)))
     return _answer(body.model, "translations", [[one._asdict() for one in texts] for texts in found])
 
 
@@ -123,14 +122,14 @@ async def classify(body: ClassifyBody, request: Request) -> Response:
         if body.second is None or len(texts) != 1:
             raise ConfigError("this run classifies pairs; give one text and a second one")
         pairs, pair = run, (texts[0], body.second)
-        found = await service.compute(lambda: list(pairs.predict([pair])))
+        found = await service.compute_for(request, lambda: list(pairs.predict([pair])))
     elif isinstance(run, LabelRun):
         if body.second is not None:
             raise ConfigError("this run classifies single texts; remove second")
         single = run
-        found = await service.compute(lambda: list(single.predict(texts)))
+        found = await service.compute_for(request, lambda: list(single.predict(texts)))
     else:
-        raise mismatch(run, LabelRun.does)
+        raise mismatch(body.model, run, LabelRun.does)
     return _answer(body.model, "labels", [None if one is None else one._asdict() for one in found])
 
 
@@ -139,7 +138,7 @@ async def tag(body: TagBody, request: Request) -> Response:
     service: Service = request.app.state.service
     run = await service.run(body.model, TagRun)
     sentences = [text.split() for text in listed(body.text)]
-    found = await service.compute(lambda: list(run.tag(sentences, beam=body.beam)))
+    found = await service.compute_for(request, lambda: list(run.tag(sentences, beam=body.beam)))
     return _answer(body.model, "tags", [None if one is None else one._asdict() for one in found])
 
 
@@ -153,14 +152,14 @@ async def answer(body: AnswerBody, request: Request) -> Response:
         if body.context is not None:
             raise ConfigError("this run answers without a text; remove context")
         generator = run
-        [found] = await service.compute(lambda: list(generator.answer([body.question], num=body.n)))
+        [found] = await service.compute_for(request, lambda: list(generator.answer([body.question], num=body.n)))
     elif isinstance(run, AnswerRun):
         if body.context is None or not body.context.strip():
             raise ConfigError("this run finds answers in a text; give it as context")
         reader, context = run, body.context
-        found = [await service.compute(lambda: reader.answer(body.question, context))]
+        found = [await service.compute_for(request, lambda: reader.answer(body.question, context))]
     else:
-        raise mismatch(run, AnswerRun.does)
+        raise mismatch(body.model, run, AnswerRun.does)
     return _answer(body.model, "answers", [one._asdict() for one in found])
 
 
@@ -168,10 +167,11 @@ async def answer(body: AnswerBody, request: Request) -> Response:
 async def fill(body: FillBody, request: Request) -> Response:
     service: Service = request.app.state.service
     run = await service.run(body.model, FillingRun)
-    found = await service.compute(lambda: run.fill(body.text, num=body.n))
+    found = await service.compute_for(request, lambda: run.fill(body.text, num=body.n))
     return _answer(body.model, "fillings", [one._asdict() for one in found])
 
 
+@router.post("/images/generations", tags=["images"], summary="The same, where OpenAI's clients look for it")
 @router.post("/images", tags=["images"], summary="Sample images")
 async def images(body: ImagesBody, request: Request) -> Response:
     """Images as base64 of PNG files, in OpenAI's form."""
@@ -181,10 +181,10 @@ async def images(body: ImagesBody, request: Request) -> Response:
     seed = random_seed() if body.seed is None else body.seed
 
     def draw() -> list[str]:
-        levels = run.draw(body.n, label=body.label, seed=seed, temperature=body.temperature)
+        levels = run.draw(body.n, label=body.label or body.prompt or None, seed=seed, temperature=body.temperature)
         return [base64.b64encode(png(_coloured(one))).decode("ascii") for one in run.visible(levels)]
 
-    found = await service.compute(draw)
+    found = await service.compute_for(request, draw)
     return json_response({"created": int(time.time()), "data": [{"b64_json": one} for one in found]})
 
 

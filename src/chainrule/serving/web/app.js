@@ -122,5 +122,6 @@ window.addEventListener("hashchange", async () => {
   if (readHash().view !== shown) await load(); // runs may have appeared since
   show();
 });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => window.dispatchEvent(new Event("themechange")));
 applyTheme();
 start();

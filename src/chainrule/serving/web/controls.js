@@ -80,11 +80,10 @@ export function quoted(token) {
   return ["bos", "eos"].includes(token.special) ? visible(token) : `“${visible(token)}”`;
 }
 
-/** Bars of probabilities: [{ text, value }], as a list. */
-export function bars(rows, { label, empty } = {}) {
+/** Bars of probabilities: [{ text, value }], as a list. The longest is as wide as there is room, or `most` is. */
+export function bars(rows, { label, empty, most = Math.max(...rows.map((one) => one.value), 1e-9), kind = "" }) {
   if (!rows.length) return h("p", { class: "hint" }, empty ?? "");
-  const most = Math.max(...rows.map((one) => one.value), 1e-9);
-  return h("ul", { class: "bars", "aria-label": label },
+  return h("ul", { class: `bars ${kind}`, "aria-label": label },
     rows.map((one) => h("li", { class: one.chosen ? "chosen" : null },
       h("span", { class: "bar-text" }, one.text),
       h("span", { class: "bar", "aria-hidden": "true" }, h("i", { style: { width: `${(100 * one.value) / most}%` } })),

@@ -25,11 +25,13 @@ export function show(root, { state, save }) {
     try {
       const [reports, trainings] = await Promise.all([get("/api/inspect/reports"), get("/api/inspect/trainings")]);
       if (lists.contains(document.activeElement)) return; // the focus would be lost
+      const scrolled = [...lists.querySelectorAll(".entries")].map((one) => one.scrollTop);
       fill(lists,
         h("div", {}, h("h2", {}, t("reports")), reports.length ? h("ul", { class: "entries" }, reports.map((one) => h("li", {}, entry("report", one.name,
           [h("b", {}, one.title), h("small", {}, `${t(`kind_${one.kind}`)} · ${new Date(one.written * 1000).toLocaleString()}`)])))) : h("p", { class: "hint" }, t("no_reports"))),
         h("div", {}, h("h2", {}, t("trainings")), trainings.length ? h("ul", { class: "entries" }, trainings.map((one) => h("li", {}, entry("training", one.name,
           [h("b", {}, one.name), h("span", { class: `badge ${one.state}` }, t(`state_${one.state}`)), h("small", {}, `${one.family} · ${number(one.value, 3)} ${one.unit}`)])))) : h("p", { class: "hint" }, t("no_trainings"))));
+      lists.querySelectorAll(".entries").forEach((one, index) => { one.scrollTop = scrolled[index] ?? 0; });
       if (!first) return;
       const running = trainings.find((one) => one.state === "running");
       if (state.report) open("report", state.report, false);
@@ -46,7 +48,11 @@ export function show(root, { state, save }) {
   function open(kind, name, chosen) {
     clearTimeout(timer);
     save({ report: kind === "report" ? name : "", training: kind === "training" ? name : "" });
-    for (const one of lists.querySelectorAll("[data-entry]")) one.setAttribute("aria-pressed", String(one.dataset.kind === kind && one.dataset.entry === name));
+    for (const one of lists.querySelectorAll("[data-entry]")) {
+      const pressed = one.dataset.kind === kind && one.dataset.entry === name;
+      one.setAttribute("aria-pressed", String(pressed));
+      if (pressed && !chosen) one.closest(".entries").scrollTop = one.offsetTop - 60; // in view, after what comes before it
+    }
     if (kind === "report") report(name);
     else poll(name, true);
     if (chosen) place.scrollIntoView({ behavior: "smooth", block: "nearest" });

@@ -12,6 +12,7 @@ export function show(root, { models, all, state, save }) {
     label: state.label ?? "", tool: "erase", example: 0 };
   const status = statusLine();
   const body = h("div", {});
+  const classes = h("div", { hidden: true });
   const progress = h("progress", { max: 1, value: 0, "aria-label": t("progress"), hidden: true });
   let running = null;
   let redraw = null;
@@ -95,13 +96,13 @@ export function show(root, { models, all, state, save }) {
       if (board.levels.includes(null)) { fill(guesses); return; }
       try {
         const found = await post("/api/inspect/label-image", { model: classifier.name, image: board.levels });
-        fill(guesses, h("h3", {}, t("guess", { model: classifier.name })), bars(found.slice(0, 4).map((one) => ({ text: one.text, value: one.probability })), { label: t("classes") }));
+        fill(guesses, h("h3", {}, t("guess", { model: classifier.name })), bars(found.slice(0, 4).map((one) => ({ text: one.text, value: one.probability })), { label: t("classes"), most: 1 }));
       } catch {
         fill(guesses); // a classifier of images of another size
       }
     }
 
-    const half = () => { const rows = Math.ceil(form.height / 2); board.set(board.levels.map((value, index) => (index >= rows * form.width * form.channels ? null : value))); };
+    const half = () => { const rows = Math.ceil(form.height / 2); board.set(board.levels.map((value, index) => (index >= rows * form.width * form.channels ? null : value))); classify(); };
     const tools = h("fieldset", { class: "switch" }, h("legend", {}, t("tool")), ["erase", "ink", "paper"].map((tool) => h("label", {}, h("input", { type: "radio", name: "tool", value: tool, checked: current.tool === tool, onchange: () => { current.tool = tool; } }), t(`tool_${tool}`))));
     fill(body, h("div", { class: "with-details wide" },
       h("div", {}, tools, h("p", { class: "hint" }, boardHint()), board.element, progress,
@@ -110,13 +111,15 @@ export function show(root, { models, all, state, save }) {
         h("p", { class: "hint" }, t("inpainting")), guesses),
       h("aside", { class: "details", "aria-label": t("samples") }, h("h2", {}, t("samples")), h("p", { class: "hint" }, t("samples_hint")),
         h("div", { class: "row" }, button(t("draw_new"), drawNew, { class: "primary" }), button(t("stop"), () => running?.abort())), gallery)));
-    if (form.classes.length) body.prepend(field(t("class"), select(form.classes.map((one) => [one, one]), current.label, (value) => { current.label = value; save({ label: value }); })));
+    classes.hidden = !form.classes.length;
+    fill(classes, field(t("class"), select(form.classes.map((one) => [one, one]), current.label, (value) => { current.label = value; save({ label: value }); })));
     redraw = () => board.redraw();
     example().then(drawNew);
   }
 
   root.append(h("div", { class: "controls" },
     field(t("model"), modelSelect(models, current.model, (value) => { current.model = value; save({ model: value }); running?.abort(); start(); })),
+    classes,
     slider(t("temperature"), { min: 0.1, max: 1.5, step: 0.1, value: current.temperature, name: "temperature", oninput: (value) => { current.temperature = value; save({ temperature: value }); } })),
   status.root, body);
   const onTheme = () => redraw?.();

@@ -37,7 +37,7 @@ export function show(root, { models, state, save }) {
     const rows = answer.choices.slice(0, 12).map((one, index) => ({ text: one.text || t("no_answer"), value: one.probability, chosen: index === 0 }));
     const shows = { label: labelled, tags: tagged, span: spanned, answer: () => null }[answer.kind];
     const heading = { label: "classes", tags: "whole_sequence", span: "answer", answer: "answer" }[answer.kind];
-    fill(result, shows(answer), h("h2", {}, t(heading)), bars(rows, { label: t(heading) }));
+    fill(result, shows(answer), h("h2", {}, t(heading)), bars(rows, { label: t(heading), most: 1, kind: answer.kind === "tags" ? "sequence" : "" }));
   }
 
   function labelled({ parts }) {
@@ -70,7 +70,7 @@ export function show(root, { models, state, save }) {
       async function label() {
         try {
           const found = await post("/api/inspect/label-image", { model: current.model, image: board.levels });
-          fill(result, h("h2", {}, t("classes")), bars(found.map((one, index) => ({ text: one.text, value: one.probability, chosen: index === 0 })), { label: t("classes") }));
+          fill(result, h("h2", {}, t("classes")), bars(found.map((one, index) => ({ text: one.text, value: one.probability, chosen: index === 0 })), { label: t("classes"), most: 1 }));
         } catch (error) {
           status.error(error);
         }
