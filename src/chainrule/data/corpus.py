@@ -35,6 +35,7 @@ Report = Callable[[str, int, int], None]
 
 BUFFER = 1 << 20  # tokens buffered before a write
 COUNTED = 1 << 22  # tokens counted at once
+LONG = 1 << 17  # characters of a piece whose words are counted by compiled code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,22 +179,30 @@ UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf9
 LONGEST_SEGMENTED = 4  # characters per word, white space included, of such a text if its words have been separated
 
 
-def _words(piece: str, unit: Unit) -> int:
+def _words(piece: str, data: bytes, unit: Unit) -> int:
     """Number of words, line ends or the end of the document included; 0 if white space does not separate words."""
-    found = len(piece.split())
-    long = len(piece) > LONGEST_SEGMENTED * found
-    if long and not piece.isascii() and 2 * len(UNSPACED.findall(piece)) > len(piece):
+    if len(piece) >= LONG:
+        from chainrule.kernels.words import count_words  # Numba takes time to import
+
+        counted = np.zeros(3, np.int64)
+        count_words(np.frombuffer(data, np.uint8), counted)
+        found, lines, unspaced = counted.tolist()
+    else:
+        found, lines = len(piece.split()), piece.count("\n")
+        unspaced = 0 if len(piece) == len(data) else len(UNSPACED.findall(piece))
+    if len(piece) > LONGEST_SEGMENTED * found and 2 * unspaced > len(piece):
         return 0
-    return found + (piece.count("\n") if unit == "stream" else 1)
+    return found + (lines if unit == "stream" else 1)
 
 
 def _encoded(piece: str, tokenizer: Tokenizer, unit: Unit, counts: _Counts) -> npt.NDArray[np.int32]:
     """Encode a piece and add it to the counts."""
     ids = tokenizer.encode(piece)
-    counts.bytes += len(piece) if piece.isascii() else len(piece.encode())
+    data = piece.encode()
+    counts.bytes += len(data)
     counts.bytes += unit == "documents" and not piece.endswith("\n")  # as in a stream of the same documents
     counts.characters += len(piece)
-    counts.words += _words(piece, unit)
+    counts.words += _words(piece, data, unit)
     if tokenizer.unknown is not None:
         counts.unknown += int(np.count_nonzero(ids == tokenizer.unknown))
     return ids if unit == "stream" else np.append(ids, np.int32(tokenizer.eos))

@@ -124,19 +124,20 @@ def cut(chunks: Iterable[str], size: int = PIECE, longest: int = LONGEST_LINE) -
     no such position, the cut is at the last newline, or anywhere if there is none.
     """
     buffered: list[str] = []
-    length = 0
+    length = searched = 0  # `searched` characters are followed by no line start
     for chunk in _at_most(size, chunks):
         buffered.append(chunk)
         length += len(chunk)
         if length < size:
             continue
         text = "".join(buffered)
-        end = _last_line_start(text)
+        end = _last_line_start(text, searched)
         if end == 0 and length >= longest:
             end = text.rfind("\n") + 1 or length
         if end:
             yield text[:end]
         buffered, length = [text[end:]], length - end
+        searched = max(0, length - 1)
     if length:
         yield "".join(buffered)
 
@@ -147,9 +148,9 @@ def _at_most(size: int, chunks: Iterable[str]) -> Iterator[str]:
             yield chunk[start : start + size]
 
 
-def _last_line_start(text: str) -> int:
+def _last_line_start(text: str, begin: int) -> int:
     newline = len(text) - 1  # the character after a final newline is not known
-    while (newline := text.rfind("\n", 0, newline)) >= 0:
+    while (newline := text.rfind("\n", begin, newline)) >= 0:
         if not text[newline + 1].isspace():
             return newline + 1
     return 0

@@ -197,7 +197,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def well_formed(text: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
-    return text if text.isascii() else _SURROGATES.sub(REPLACEMENT, text)
+    try:
+        text.encode()  # ten times as fast as a search
+    except UnicodeEncodeError:
+        return _SURROGATES.sub(REPLACEMENT, text)
+    return text
 
 
 def decode_bytes(surfaces: Sequence[bytes]) -> list[str]:
