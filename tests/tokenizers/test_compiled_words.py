@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from chainrule.data import corpus
+from chainrule.data import token_files
 from chainrule.tokenizers import words
 from chainrule.tokenizers.compiled_words import CountedWords, WordIndex
 from chainrule.tokenizers.words import Words
@@ -100,8 +100,8 @@ def test_ids_are_computed_again_when_too_many_words_were_seen(monkeypatch: pytes
     "text", [odd_text(3, 5000), "\u4e2d\u6587\u0e01\u3042\U00020000" * 500 + "\n", "plain words\n" * 99]
 )
 def test_words_of_long_pieces_are_counted_as_those_of_short_ones(
-    monkeypatch: pytest.MonkeyPatch, text: str, unit: corpus.Unit
+    monkeypatch: pytest.MonkeyPatch, text: str, unit: token_files.Unit
 ):
-    expected = corpus._words(text, text.encode(), unit)
-    monkeypatch.setattr(corpus, "LONG", 1)
-    assert corpus._words(text, text.encode(), unit) == expected
+    expected = token_files.words_of(text, text.encode(), unit)
+    monkeypatch.setattr(token_files, "LONG", 1)
+    assert token_files.words_of(text, text.encode(), unit) == expected

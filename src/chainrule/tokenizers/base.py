@@ -119,6 +119,11 @@ class Tokenizer(ABC):
         """Restore the tokenizer from the values of `to_json`."""
 
     @final
+    def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Self], tuple[dict[str, Any]]]:
+        """Other processes get what a file would contain."""
+        return type(self).from_json, (self.to_json(),)
+
+    @final
     def save(self, path: Path | str) -> None:
         """Write one JSON file, atomically."""
         write_whole(Path(path), self.to_text())
