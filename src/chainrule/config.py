@@ -116,6 +116,9 @@ class DataConfig(Settings):
     unicode: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = Field("none", description="Unicode normalisation form")
     squeeze_spaces: bool = Field(False, description="replace runs of spaces and tabs by one space")
     strip_ends: bool = Field(False, description="remove white space at both ends of lines")
+    workers: int | None = Field(
+        None, ge=1, description="processes that encode a text of more than 64 MiB; none: one per core"
+    )
 
     source: str | None = Field(
         None, description="translation: the source text, one sentence per line; none: `train` contains both sides"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ import chainrule
 from chainrule.comparison.cluster import connected
 from chainrule.comparison.results import ComparisonResults
 from chainrule.errors import ConfigError
+from tests.conftest import Command
 
 distributed = pytest.importorskip("distributed")
 
@@ -97,3 +99,17 @@ def test_a_file_that_describes_no_known_cluster_is_refused(tmp_path: Path) -> No
     file.write_text("cluster: x.Y\nworkers: 2\nmemory: 2\n")
     with pytest.raises(ConfigError, match=r"unknown setting 'slurm\.yaml\.memory'"), connected(str(file)):
         pass
+
+
+@pytest.mark.slow
+def test_a_text_is_encoded_in_shards_on_a_cluster_as_on_this_machine(
+    chainrule: Command, text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = []
+    for number, place in enumerate([(), ("--on", "local:2")]):
+        monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / str(number)))
+        outcome = chainrule("data", text, "--tokenizer", "words", "--json", *place)
+        assert outcome.code == 0, outcome.err
+        found.append(json.loads(outcome.out))
+        monkeypatch.setattr("chainrule.data.text.SHARD", 2000)
+    assert found[0] == found[1]

@@ -10,9 +10,10 @@ import pytest
 
 from chainrule.config import DataConfig
 from chainrule.data.cache import ABANDONED_AFTER, UNFINISHED, building
-from chainrule.data.corpus import Corpus, encode_file, prepare, token_type
+from chainrule.data.corpus import Corpus, encode_file, prepare
 from chainrule.data.source import TextSource, count, split
 from chainrule.data.splits import Part
+from chainrule.data.token_files import token_type
 from chainrule.errors import DataError
 from chainrule.tokenizers import train_tokenizer
 from chainrule.tokenizers.bytes import Bytes
@@ -81,7 +82,7 @@ def test_documents_end_with_eos_and_have_offsets(path, source):
 def test_buffers_are_written_in_order(path, source, monkeypatch):
     tokenizer = tokenizer_of(LINES)
     at_once = Corpus.build(source(path, unit="documents"), tokenizer, cache=path.parent / "one")
-    monkeypatch.setattr("chainrule.data.corpus.BUFFER", 3)
+    monkeypatch.setattr("chainrule.data.token_files.BUFFER", 3)
     in_pieces = Corpus.build(source(path, unit="documents"), tokenizer, cache=path.parent / "two")
     assert in_pieces.tokens.tolist() == at_once.tokens.tolist()
     assert in_pieces.offsets.tolist() == at_once.offsets.tolist()
@@ -180,7 +181,7 @@ def test_a_failed_write_leaves_no_entry(path, source, cache, monkeypatch, code, 
     def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("chainrule.data.corpus._append", fail)
+    monkeypatch.setattr("chainrule.data.token_files._append", fail)
     with pytest.raises(DataError, match=complaint) as caught:
         Corpus.build(source(path), tokenizer_of(LINES))
     assert "CHAINRULE_CACHE" in str(caught.value)
@@ -267,7 +268,7 @@ def test_test_data_is_the_end_and_validation_data_precedes_it(tmp_path):
 
 def test_too_little_to_split_is_an_error(tmp_path, source):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
-    with pytest.raises(DataError, match=r"has 1 documents, too few to split off 0\.1"):
+    with pytest.raises(DataError, match=r"has 1 document, too few to split off 0\.1"):
         split(source(tmp_path / "a.jsonl"), {"validation": 0.1})
 
 

@@ -294,7 +294,7 @@ def test_every_document_ends_with_eos_on_both_sides(files):
 def test_prepared_pairs_are_cached(files, monkeypatch):
     first = prepared(**files)
     monkeypatch.setattr("chainrule.data.cleaning.Cleaner.clean", lambda *_: pytest.fail("cleaned again"))
-    monkeypatch.setattr("chainrule.data.corpus._write", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr("chainrule.data.shards.write_tokens", lambda *_: pytest.fail("encoded again"))
     again = prepared(**files)
     assert texts(again) == texts(first)
     assert again.reports == first.reports

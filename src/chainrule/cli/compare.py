@@ -110,8 +110,9 @@ def compare(
     on: Annotated[
         str | None,
         typer.Option(
-            help="Cluster for the training jobs: local:4 (workers on this machine), tcp://HOST:8786 (a Dask scheduler) "
-            "or a .yaml file that describes one. The workers see the data and --out at the same paths.",
+            help="Cluster for encoding the data and for the training jobs: local:4 (workers on this machine), "
+            "tcp://HOST:8786 (a Dask scheduler) or a .yaml file that describes one. Workers see the data, the cache "
+            "and --out at the same paths.",
             show_default=False,
         ),
     ] = None,

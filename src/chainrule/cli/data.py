@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,14 @@ def data(
             show_default=False,
         ),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="Cluster that encodes a large text, as for `chainrule compare`: local:4, tcp://HOST:8786 or a .yaml "
+            "file. Its workers see the data and the cache at the same paths.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show how data is read, before anything is trained on it.
@@ -43,12 +52,14 @@ def data(
     Task and format as recognised, counts of documents, lines, characters, bytes and words, the training, validation and
     test splits, a sample after tokenization, odd bytes and characters, what is in both training and validation data,
     and how the end of the data differs from the rest. For pairs, labels, tags, questions and images: columns, counts
-    of labels and tags, lengths, first examples. For example
+    of labels and tags, lengths, first examples. The encoded text stays in the cache, where `train` finds it if it has
+    the same tokenizer and data settings. For example
 
         chainrule data my.txt --tokenizer bpe:8000
     """
     from chainrule.data.overview import file_facts, overview
     from chainrule.data.recognition import recognise_task
+    from chainrule.data.workers import working_on
     from chainrule.errors import DataError
     from chainrule.training.progress import console_reporter
 
@@ -58,7 +69,12 @@ def data(
     facts = {}
     try:
         facts = file_facts(config, chosen, reporter.preparing)
-        found = overview(config, tokenizer, chosen, reporter.preparing)
+        with contextlib.ExitStack() as stack:
+            if on is not None:
+                from chainrule.comparison.cluster import connected
+
+                stack.enter_context(working_on(stack.enter_context(connected(on))))
+            found = overview(config, tokenizer, chosen, reporter.preparing)
     except DataError:
         if not json and facts:
             print_table({"data": data, "task": chosen, **facts})

@@ -168,7 +168,7 @@ def connected(where: str) -> Iterator[Executor]:
     try:
         from distributed import Client, LocalCluster
     except ImportError:
-        raise MissingExtra("a comparison on a cluster", "cluster") from None
+        raise MissingExtra("--on", "cluster") from None
     with contextlib.ExitStack() as stack:
         if where.startswith("local:"):
             count = where.removeprefix("local:")

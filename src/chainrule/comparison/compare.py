@@ -27,6 +27,7 @@ from chainrule.comparison.results import BudgetCurve, ComparisonResults
 from chainrule.comparison.runner import JobServer
 from chainrule.comparison.running import RunningComparison
 from chainrule.comparison.sequences import ComparisonOfSequences
+from chainrule.data.workers import working_on
 from chainrule.errors import ConfigError, nearest
 from chainrule.files import write_whole
 from chainrule.tasks import COMPARISONS
@@ -93,7 +94,8 @@ def compare(
     starter = JobServer(folder.path, threads) if executor is None else ClusterServer(folder.path, threads, executor)
     with starter as server:  # it gets ready while the data is read
         began = time.monotonic()
-        opened = kind(config, tokenizer, lambda stage, done, total: listener.stage(stage, done / max(1, total)))
+        with working_on(executor):
+            opened = kind(config, tokenizer, lambda stage, done, total: listener.stage(stage, done / max(1, total)))
         reading = time.monotonic() - began
         for warning in opened.warnings:
             listener.note(warning)

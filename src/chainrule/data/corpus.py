@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +16,12 @@ import numpy.typing as npt
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.drift import drift_warnings
+from chainrule.data.shards import description, encode
 from chainrule.data.source import TextSource, Unit, count, split, with_progress
 from chainrule.data.splits import TRAINING, Part, fractions_of
 from chainrule.data.text import file_identity, open_source
+from chainrule.data.token_files import Offsets, TextCounts, Tokens, encode_piece, read_tokens, token_type
+from chainrule.data.workers import local_workers
 from chainrule.errors import DataError
 from chainrule.tokenizers import load_tokenizer, train_tokenizer
 from chainrule.tokenizers.base import Tokenizer, well_formed
@@ -28,12 +29,9 @@ from chainrule.tokenizers.base import Tokenizer, well_formed
 if TYPE_CHECKING:  # types.py imports torch, which reading data does not need
     from chainrule.types import Progress
 
-Tokens = npt.NDArray[np.unsignedinteger[Any]]
-Offsets = npt.NDArray[np.int64]
 Report = Callable[[str, int, int], None]
 """A progress callback with the name of the stage, the amount done and the total (see `types.Progress`)."""
 
-BUFFER = 1 << 20  # tokens buffered before a write
 COUNTED = 1 << 22  # tokens counted at once
 
 
@@ -104,23 +102,18 @@ class Corpus:
         cache: Path | None = None,
         progress: Progress | None = None,
     ) -> Corpus:
-        """Encode a source or a part of it, unless it is cached. Memory is bounded whatever the length of the text."""
+        """Encode a source or a part of it, unless it is cached. Memory is bounded whatever the length of the text.
+
+        A large text is encoded in shards, by several workers; see `shards.encode`.
+        """
         root = cache or cache_root()
-        name = fingerprint("tokens", source.description(), part, _tokenizer_description(tokenizer))
+        name = fingerprint("tokens", source.description(), part, description(tokenizer))
         entry = root / name
-        if (corpus := find(entry, _read)) is None:
-            pieces = source.pieces(part)
-            if progress is not None:
-                total = count(source, cache=cache) if part is None else part.size
-                pieces = with_progress(pieces, source.unit, total, progress)
-            with building(entry) as folder:
-                _write(folder, pieces, tokenizer, source)
-            corpus = find(entry, _read)
-        if corpus is None:
-            raise DataError(
-                f"the cache folder {str(root)!r} loses what is written to it; set CHAINRULE_CACHE to another"
-            )
-        return corpus
+        if (files := find(entry, read_tokens)) is None:
+            files = encode(source, tokenizer, part, entry, progress=progress)
+        if not len(files.tokens):
+            raise DataError(f"tokenizer {tokenizer.kind!r} finds no tokens in {source.spec!r}; check the data")
+        return cls(tokens=files.tokens, offsets=files.offsets, fingerprint=name, **asdict(files.counts))
 
     @classmethod
     def of_text(cls, text: str, tokenizer: Tokenizer, unit: Unit = "stream") -> Corpus:
@@ -128,12 +121,12 @@ class Corpus:
         text = well_formed(text)
         if not text:
             raise DataError("the text is empty; give at least one character")
-        counts = _Counts()
-        ids = _encoded(text, tokenizer, unit, counts)
+        counts = TextCounts()
+        ids = encode_piece(text, tokenizer, unit, counts)
         return cls(
             tokens=ids.astype(token_type(tokenizer.vocabulary)),
             offsets=None if unit == "stream" else np.array([0, len(ids)]),
-            fingerprint=fingerprint("text", text, unit, _tokenizer_description(tokenizer)),
+            fingerprint=fingerprint("text", text, unit, description(tokenizer)),
             **asdict(counts),
         )
 
@@ -157,92 +150,6 @@ class Corpus:
     def _plain(cls, tokens: Tokens, offsets: Offsets | None, name: str, *, closed: bool = True) -> Corpus:
         counts = dict.fromkeys(("bytes", "characters", "words"), len(tokens))
         return cls(tokens=tokens, offsets=offsets, **counts, unknown=0, fingerprint=name, closed=closed)
-
-
-def token_type(vocabulary: int) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest unsigned type for ids below `vocabulary`."""
-    return np.uint8 if vocabulary <= 1 << 8 else np.uint16 if vocabulary <= 1 << 16 else np.uint32
-
-
-@dataclass
-class _Counts:
-    bytes: int = 0
-    characters: int = 0
-    words: int = 0
-    unknown: int = 0
-
-
-UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-"""Letters of scripts that do not separate words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese."""
-
-LONGEST_SEGMENTED = 4  # characters per word, white space included, of such a text if its words have been separated
-
-
-def _words(piece: str, unit: Unit) -> int:
-    """Number of words, line ends or the end of the document included; 0 if white space does not separate words."""
-    found = len(piece.split())
-    long = len(piece) > LONGEST_SEGMENTED * found
-    if long and not piece.isascii() and 2 * len(UNSPACED.findall(piece)) > len(piece):
-        return 0
-    return found + (piece.count("\n") if unit == "stream" else 1)
-
-
-def _encoded(piece: str, tokenizer: Tokenizer, unit: Unit, counts: _Counts) -> npt.NDArray[np.int32]:
-    """Encode a piece and add it to the counts."""
-    ids = tokenizer.encode(piece)
-    counts.bytes += len(piece) if piece.isascii() else len(piece.encode())
-    counts.bytes += unit == "documents" and not piece.endswith("\n")  # as in a stream of the same documents
-    counts.characters += len(piece)
-    counts.words += _words(piece, unit)
-    if tokenizer.unknown is not None:
-        counts.unknown += int(np.count_nonzero(ids == tokenizer.unknown))
-    return ids if unit == "stream" else np.append(ids, np.int32(tokenizer.eos))
-
-
-def _write(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer, source: TextSource) -> None:
-    """Write tokens.bin, offsets.bin and meta.json of a corpus."""
-    counts = _Counts()
-    kind = np.dtype(token_type(tokenizer.vocabulary))
-    with (folder / "tokens.bin").open("wb") as tokens, (folder / "offsets.bin").open("wb") as offsets:
-        buffered: list[npt.NDArray[np.int32]] = []
-        end, written = 0, 0
-        ends = [0]
-        for piece in pieces:
-            ids = _encoded(piece, tokenizer, source.unit, counts)
-            buffered.append(ids)
-            end += len(ids)
-            ends.append(end)
-            if end - written >= BUFFER:
-                _append(tokens, np.concatenate(buffered), kind)
-                _append(offsets, np.array(ends), np.dtype(np.int64))
-                buffered, ends, written = [], [], end
-        _append(tokens, np.concatenate([*buffered, np.zeros(0, np.int32)]), kind)
-        _append(offsets, np.array(ends, np.int64), np.dtype(np.int64))
-    if end == 0:
-        raise DataError(f"tokenizer {tokenizer.kind!r} finds no tokens in {source.spec!r}; check the data")
-    if source.unit == "stream":
-        (folder / "offsets.bin").unlink()
-    meta = {"type": kind.name, "tokens": end, "unit": source.unit, **asdict(counts)}
-    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-
-
-def _append(file: IO[bytes], values: npt.NDArray[Any], kind: np.dtype[Any]) -> None:
-    file.write(values.astype(kind).data)  # ndarray.tofile does not report a full disk
-
-
-def _read(entry: Path) -> Corpus:
-    """Read what `_write` has written."""
-    meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
-    unit = meta.pop("unit")
-    tokens = np.memmap(entry / "tokens.bin", dtype=meta.pop("type"), mode="r")
-    offsets = None if unit == "stream" else np.memmap(entry / "offsets.bin", dtype=np.int64, mode="r")
-    if len(tokens) != meta.pop("tokens") or (offsets is not None and offsets[-1] != len(tokens)):
-        raise ValueError("truncated")
-    return Corpus(tokens=tokens, offsets=offsets, fingerprint=entry.name, **meta)
-
-
-def _tokenizer_description(tokenizer: Tokenizer) -> tuple[object, ...]:
-    return (tokenizer.kind, tokenizer.to_json())
 
 
 class Prepared(NamedTuple):
@@ -270,7 +177,13 @@ def prepare(
     data is `config.test`, or a fraction of the training data if `config.test_fraction` is set, or the test split of the
     data set if it has one. All splits have the unit of the training data, stream or documents.
     """
+    with local_workers(config.workers):
+        return _prepare(config, tokenizer_spec, tokenizer, cache, progress)
 
+
+def _prepare(
+    config: DataConfig, tokenizer_spec: str, tokenizer: Tokenizer | None, cache: Path | None, progress: Report | None
+) -> Prepared:
     def stage(name: str) -> Progress | None:
         return None if progress is None else partial(progress, name)
 
@@ -288,15 +201,15 @@ def prepare(
         part = parts.get(TRAINING)
         tokenizer = tokenizer_of(tokenizer_spec, [train], part, cache=cache, progress=stage("tokenizer"))
 
-    def encode(name: str) -> Corpus:
+    def encoded(name: str) -> Corpus:
         source = splits.get(name, train)
         return Corpus.build(source, tokenizer, parts.get(name), cache=cache, progress=stage(f"{name} data"))
 
     return Prepared(
         tokenizer,
-        encode(TRAINING),
-        encode("validation"),
-        encode("test") if "test" in splits or "test" in parts else None,
+        encoded(TRAINING),
+        encoded("validation"),
+        encoded("test") if "test" in splits or "test" in parts else None,
         config,
         tuple(dict.fromkeys(warnings)),
     )
@@ -327,7 +240,8 @@ def encode_file(
     config: DataConfig, tokenizer: Tokenizer, spec: str, *, cache: Path | None = None, progress: Progress | None = None
 ) -> Corpus:
     """Encode other data with an existing tokenizer and the field, unit and normalisation of `config`."""
-    return Corpus.build(open_source(spec, config), tokenizer, cache=cache, progress=progress)
+    with local_workers(config.workers):
+        return Corpus.build(open_source(spec, config), tokenizer, cache=cache, progress=progress)
 
 
 def tokenizer_of(

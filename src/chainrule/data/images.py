@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chainrule.config import DataConfig, ImageForm
-from chainrule.data.corpus import Corpus, shared_origins, token_type
+from chainrule.data.corpus import Corpus, shared_origins
 from chainrule.data.image_files import BYTES, Images, Pixels, beside, read_images
 from chainrule.data.splits import TRAINING, fractions_of, hold_out
+from chainrule.data.token_files import token_type
 from chainrule.errors import DataError, nearest
 
 Report = Callable[[str, int, int], None]

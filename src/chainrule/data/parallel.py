@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from chainrule.config import DataConfig
 from chainrule.data.cleaning import CleaningReport, CleaningRules, CleanPairs, cleaned
-from chainrule.data.corpus import Corpus, Report, Tokens, cut_off, shared_origins, tokenizer_of
+from chainrule.data.corpus import Corpus, Report, cut_off, shared_origins, tokenizer_of
 from chainrule.data.drift import drift_warnings
 from chainrule.data.pairs import open_pairs
 from chainrule.data.source import Pair, PairSource, Split, normalisation_of
 from chainrule.data.splits import TRAINING, Part
+from chainrule.data.token_files import Tokens
 from chainrule.errors import DataError
 from chainrule.tokenizers import Tokenizer
 from chainrule.types import Progress

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, final
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.splits import Part, Span, ValidFrom, hold_out
+from chainrule.data.workers import results
 from chainrule.errors import DataError
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ class TextSource(ABC):
         """Return the validation or test split of this data set, if it has one; its spec can be opened."""
         return None
 
+    def shards(self) -> Sequence[TextSource]:
+        """Return parts that join to the text and can be read independently; this source itself if it is small."""
+        return (self,)
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the data, one line each."""
@@ -93,12 +98,17 @@ class TextSource(ABC):
     @final
     def pieces(self, part: Part | None = None) -> Iterator[str]:
         """Yield normalised, non-empty text: documents, or a stream split at line starts (see `cut`)."""
-        pieces = self._stream_pieces(part) if self.unit == "stream" else self._document_pieces(part)
+        pieces = self.any_pieces(part)
         piece = next(pieces, None)
         if piece is None:
             raise DataError(f"{self.spec!r} contains no text{'' if part is None else ' in this part'}; check the data")
         yield piece
         yield from pieces
+
+    @final
+    def any_pieces(self, part: Part | None = None) -> Iterator[str]:
+        """As `pieces`, but there may be none."""
+        return self._stream_pieces(part) if self.unit == "stream" else self._document_pieces(part)
 
     def _stream_pieces(self, part: Part | None) -> Iterator[str]:
         pieces = (text for text in map(self.normalisation, cut(self.stream())) if text)
@@ -124,19 +134,20 @@ def cut(chunks: Iterable[str], size: int = PIECE, longest: int = LONGEST_LINE) -
     no such position, the cut is at the last newline, or anywhere if there is none.
     """
     buffered: list[str] = []
-    length = 0
+    length = searched = 0  # `searched` characters are followed by no line start
     for chunk in _at_most(size, chunks):
         buffered.append(chunk)
         length += len(chunk)
         if length < size:
             continue
         text = "".join(buffered)
-        end = _last_line_start(text)
+        end = _last_line_start(text, searched)
         if end == 0 and length >= longest:
             end = text.rfind("\n") + 1 or length
         if end:
             yield text[:end]
         buffered, length = [text[end:]], length - end
+        searched = max(0, length - 1)
     if length:
         yield "".join(buffered)
 
@@ -147,9 +158,9 @@ def _at_most(size: int, chunks: Iterable[str]) -> Iterator[str]:
             yield chunk[start : start + size]
 
 
-def _last_line_start(text: str) -> int:
+def _last_line_start(text: str, begin: int) -> int:
     newline = len(text) - 1  # the character after a final newline is not known
-    while (newline := text.rfind("\n", 0, newline)) >= 0:
+    while (newline := text.rfind("\n", begin, newline)) >= 0:
         if not text[newline + 1].isspace():
             return newline + 1
     return 0
@@ -188,11 +199,30 @@ def with_progress(pieces: Iterable[str], unit: Unit, total: int, progress: Progr
 
 def count(source: TextSource, *, cache: Path | None = None, progress: Progress | None = None) -> int:
     """Return the number of characters of a stream, or of documents; cached after the first pass over the text."""
-    entry = (cache or cache_root()) / fingerprint("count", source.description())
+    total = sum(sizes(source.shards(), cache=cache, progress=progress))
+    if not total:
+        raise DataError(f"{source.spec!r} contains no text; check the data")
+    return total
+
+
+def sizes(shards: Sequence[TextSource], *, cache: Path | None = None, progress: Progress | None = None) -> list[int]:
+    """Return the number of characters or documents of each shard, counted by several workers."""
+    found = [0] * len(shards)
+    if len(shards) == 1:
+        return [_size(shards[0], cache or cache_root(), progress)]
+    for index, size in results(_size, [(shard, cache or cache_root()) for shard in shards]):
+        found[index] = size
+        if progress is not None:
+            progress(sum(found), 0)
+    return found
+
+
+def _size(source: TextSource, cache: Path, progress: Progress | None = None) -> int:
+    entry = cache / fingerprint("count", source.description())
     known = find(entry, lambda folder: int((folder / "count.txt").read_text(encoding="ascii")))
     if known is not None:
         return known
-    pieces = source.pieces()
+    pieces = source.any_pieces()
     if progress is not None:
         pieces = with_progress(pieces, source.unit, 0, progress)
     total = sum(map(len, pieces)) if source.unit == "stream" else sum(1 for _ in pieces)

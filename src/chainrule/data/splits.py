@@ -38,6 +38,11 @@ class Part(NamedTuple):
     def size(self) -> int:
         return sum(span.end - span.start for span in self.spans)
 
+    def within(self, start: int, end: int) -> Part:
+        """What this part has of a range, relative to its start."""
+        clipped = (Span(max(start, span.start) - start, min(end, span.end) - start) for span in self.spans)
+        return Part(tuple(span for span in clipped if span.start < span.end))
+
     def choose(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield the items of this part, and stop reading after the last."""
         remaining, position = iter(items), 0

@@ -8,12 +8,14 @@ import functools
 import glob
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -25,12 +27,14 @@ from chainrule.data.fasta import has_few_records, is_fasta, sequences
 from chainrule.data.hub import is_saved_dataset, open_hub, open_saved
 from chainrule.data.records import JSON_LINES, as_text, missing_field, read_json_lines, read_parquet
 from chainrule.data.source import LONGEST_LINE, TextSource, Unit, cut, normalisation_of
+from chainrule.data.splits import Span
 from chainrule.data.tables import TEXT_NAMES, Row, first_known, is_comma_separated, is_header, names_of, rows_of
 from chainrule.data.units import guess_unit
 from chainrule.errors import DataError, close_names
 from chainrule.files import writing
 
 CHUNK = 1 << 20  # bytes read at a time
+SHARD = 64 << 20  # bytes of text that are encoded by one worker; see `data.shards`
 SPOOLED = "standard input"  # name of the temporary file with the content of a pipe
 SAMPLE = 1 << 13  # bytes read to tell text files from binary ones
 TABLES = (".csv", ".tsv")
@@ -89,6 +93,8 @@ class FileSource(TextSource):
     skipped: tuple[Path, ...]  # files of a folder that are not text
     field: str
     note: str | None = None  # how lines were understood
+    span: Span | None = None  # bytes of the only file; none: all of the files
+    closed: bool = False  # whether a line end is added to a text that ends without one, since another file follows
 
     @property
     def form(self) -> Form:
@@ -112,7 +118,8 @@ class FileSource(TextSource):
         if self.files[0].name == SPOOLED:
             return ("pipe", self.form, _digest(self.files[0]))
         field = None if self.form in ("text", "FASTA") else self.field
-        return ("files", self.form, field, *(file_identity(path) for path in self.files))
+        part = () if self.span is None and not self.closed else (self.span, self.closed)
+        return ("files", self.form, field, *(file_identity(path) for path in self.files), *part)
 
     def origins(self) -> frozenset[str]:
         return frozenset(str(path.resolve()) for path in self.files)
@@ -125,9 +132,42 @@ class FileSource(TextSource):
             return
         last = "\n"
         for path in self.files:
-            for index, chunk in enumerate(read_text(path)):
+            for index, chunk in enumerate(read_text(path, span=self.span)):
                 yield "\n" + chunk if index == 0 and last != "\n" else chunk
                 last = chunk[-1]
+        if self.closed and last != "\n":
+            yield "\n"
+
+    def shards(self) -> Sequence[TextSource]:
+        """Files, and parts of long text files that are not compressed; several small files are one shard."""
+        if self.span is not None or self.files[0].name == SPOOLED:
+            return (self,)
+        filled = [path for path in self.files if path.stat().st_size]
+        found: list[FileSource] = []
+        group: list[Path] = []
+        size = 0
+        for path, following in zip_longest(filled, filled[1:]):
+            group.append(path)
+            size += path.stat().st_size
+            if following is None or (size >= SHARD and self._starts_a_line(following)):
+                found += self._divided(tuple(group), last=following is None)
+                group, size = [], 0
+        return found or (self,)
+
+    def _starts_a_line(self, path: Path) -> bool:
+        """Whether a file begins with something other than white space: where `cut` may cut, too."""
+        return self.form != "text" or not next(read_text(path, SAMPLE), " ")[0].isspace()
+
+    def _divided(self, files: tuple[Path, ...], *, last: bool) -> list[FileSource]:
+        """One shard with these files; several if it is one that can be divided."""
+        whole = replace(self, files=files, skipped=(), note=None, closed=not last)
+        if len(files) > 1 or self.form != "text" or files[0].suffix in COMPRESSED:
+            return [whole]
+        edges = line_starts(files[0], SHARD)
+        if len(edges) == 2:
+            return [whole]
+        *spans, final = (Span(*edges) for edges in pairwise(edges))
+        return [*(replace(whole, span=span, closed=False) for span in spans), replace(whole, span=final)]
 
     def documents(self) -> Iterator[str]:
         for path in self.files:
@@ -144,7 +184,7 @@ class FileSource(TextSource):
             case "FASTA":
                 return sequences(read_every_line(path), path)
             case "text":
-                return read_lines(path)
+                return read_lines(path, self.span)
 
 
 def content_form(path: Path, field: str) -> Form:
@@ -211,14 +251,19 @@ def file_identity(path: Path) -> tuple[str, int, int]:
     return (str(path.resolve()), status.st_size, status.st_mtime_ns)
 
 
-def read_text(path: Path, chunk: int = CHUNK) -> Iterator[str]:
-    """Yield the text of a file in chunks: strict UTF-8, without byte order mark, newlines unchanged."""
+def read_text(path: Path, chunk: int = CHUNK, span: Span | None = None) -> Iterator[str]:
+    """Yield the text of a file in chunks: strict UTF-8, without byte order mark, newlines unchanged.
+
+    With a span, only these bytes of a file that is not compressed.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
-    position, start = 0, b""  # bytes read so far, and the first of them
-    at_start = True
+    position, start = 0 if span is None else span.start, b""  # bytes read so far, and the first of them
+    at_start = position == 0
     with open_bytes(path) as file:
+        if position:
+            file.seek(position)
         while True:
-            data = file.read(chunk)
+            data = file.read(chunk if span is None else min(chunk, span.end - position))
             start = start or data
             nul = data.find(0)
             if nul >= 0:
@@ -237,9 +282,32 @@ def read_text(path: Path, chunk: int = CHUNK) -> Iterator[str]:
                 return
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def line_starts(path: Path, size: int) -> list[int]:
+    """Return positions in a file, its start and its end included, at least `size` bytes apart.
+
+    They are where a line starts with something other than white space, as for `cut`, or else where a line starts.
+    """
+    found, end = [0], path.stat().st_size
+    with open_bytes(path) as file:
+        while found[-1] + size < end:
+            file.seek(begin := found[-1] + size)
+            window = file.read(CHUNK)
+            if (place := _LINE_START.search(window)) is None:
+                window += file.read(LONGEST_LINE - CHUNK)
+                place = _LINE_START.search(window)
+            after = place.end() if place is not None else window.find(b"\n") + 1
+            if begin + after >= end or not after:
+                break
+            found.append(begin + after)
+    return [*found, end]
+
+
+_LINE_START = re.compile(rb"\n(?=[!-~\xc3-\xdf\xe4-\xf4])")  # bytes with which no white space begins
+
+
+def read_lines(path: Path, span: Span | None = None) -> Iterator[str]:
     """Yield every non-empty line without its newline."""
-    for piece in cut(read_text(path)):
+    for piece in cut(read_text(path, span=span)):
         for line in piece.split("\n"):
             if len(line) >= LONGEST_LINE:
                 raise DataError(

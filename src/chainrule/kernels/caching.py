@@ -68,7 +68,7 @@ def load_or_compile(function: Any, arguments: tuple[Any, ...]) -> None:
     done = place / f"{function.__name__}-{arguments[-1].dtype}-{sys.version_info.minor}"
     with _locked(place / "lock"):
         if not done.exists():
-            print(f"compiling the decoding kernels for {arguments[-1].dtype}, once on this machine …", file=sys.stderr)
+            print(f"compiling {function.__name__} for {arguments[-1].dtype}, once on this machine …", file=sys.stderr)
         function.compile(signature)
         try:
             done.touch()

@@ -14,9 +14,9 @@ from typing_extensions import TypeVar
 
 from chainrule.config import DataConfig, RunConfig, Settings
 from chainrule.data.batching import Pairs, by_length
-from chainrule.data.corpus import Tokens
 from chainrule.data.examples import shortened
 from chainrule.data.parallel import PairedCorpus
+from chainrule.data.token_files import Tokens
 from chainrule.errors import ConfigError
 from chainrule.features.encoders import RunEncoder
 from chainrule.interface.base import AutoregressiveModel, NeuralModel

@@ -10,9 +10,10 @@ import numpy as np
 
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import cut_documents
-from chainrule.data.corpus import Corpus, Prepared, Tokens
+from chainrule.data.corpus import Corpus, Prepared
 from chainrule.data.permutation import draw
 from chainrule.data.spans import Corrupted, Corruption
+from chainrule.data.token_files import Tokens
 from chainrule.decoding.filling import Filling, FillSearch, fill
 from chainrule.errors import ConfigError
 from chainrule.families import family

@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from chainrule.config import DataConfig, ImageForm, RasterConfig, RunConfig, Settings
 from chainrule.data.batching import Documents, Pairs
-from chainrule.data.corpus import Corpus, Report, token_type
+from chainrule.data.corpus import Corpus, Report
 from chainrule.data.image_files import Pixels, beside, read_images
 from chainrule.data.images import ImageCorpus, PreparedImages, brightness, encode, prepare_images
 from chainrule.data.parallel import PairedCorpus
 from chainrule.data.pictures import grid, png
+from chainrule.data.token_files import token_type
 from chainrule.decoding import Sampling, stream_tokens
 from chainrule.errors import ConfigError, DataError, DecodingError, nearest
 from chainrule.evaluation.images import ImageScore

@@ -119,6 +119,11 @@ class Tokenizer(ABC):
         """Restore the tokenizer from the values of `to_json`."""
 
     @final
+    def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Self], tuple[dict[str, Any]]]:
+        """Other processes get what a file would contain."""
+        return type(self).from_json, (self.to_json(),)
+
+    @final
     def save(self, path: Path | str) -> None:
         """Write one JSON file, atomically."""
         write_whole(Path(path), self.to_text())
@@ -197,7 +202,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def well_formed(text: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
-    return text if text.isascii() else _SURROGATES.sub(REPLACEMENT, text)
+    try:
+        text.encode()  # ten times as fast as a search
+    except UnicodeEncodeError:
+        return _SURROGATES.sub(REPLACEMENT, text)
+    return text
 
 
 def decode_bytes(surfaces: Sequence[bytes]) -> list[str]:

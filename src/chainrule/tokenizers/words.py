@@ -10,18 +10,21 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from itertools import chain, repeat
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import cache, cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from chainrule.errors import TokenizerError
-from chainrule.tokenizers.base import REPLACEMENT, Ids, StringTokenizer, Texts, parse_size, require_text
+from chainrule.tokenizers.base import REPLACEMENT, Ids, StringTokenizer, Texts, parse_size, require_text, well_formed
+
+if TYPE_CHECKING:
+    from chainrule.tokenizers.compiled_words import WordIds
 
 UNKNOWN = "<unk>"  # how corpora such as the Penn Treebank mark unknown words
 QUOTE = '"'  # opens and closes in turn
-WORDS_HELD = 1 << 20  # whose ids are remembered
+LONG = 1 << 17  # characters from which on words are looked up by compiled code, which has to be loaded
 _WORD = re.compile(r"\n|\S+")
 
 
@@ -46,15 +49,13 @@ class Words(StringTokenizer):
         self._ids = {UNKNOWN: 1} | {word: index for index, word in enumerate(self.words, start=2)}
         if len(self._ids) != len(self.words) + 1 or not all(map(_WORD.fullmatch, self.words)):
             raise ValueError("a word is listed twice, contains white space or is <unk>")
-        self._known: dict[str, list[int]] = {}  # ids by text between white space
+        self._encoded = 0  # characters so far
 
     @classmethod
     def train(cls, argument: str | None, texts: Texts) -> Self:
         options = _options(argument)
         require_text(cls.kind, texts)
-        counts: Counter[str] = Counter()
-        for text in texts():
-            counts.update(_WORD.findall(text.lower() if options.lower else text))
+        counts = _counted(texts(), lower=options.lower)
         spacing = None
         if _is_raw(counts) if options.punctuation is None else options.punctuation:
             spacing = _usual_spacing(counts)
@@ -89,15 +90,22 @@ class Words(StringTokenizer):
         )
 
     def _encode(self, text: str) -> Ids:
-        words: list[str] = _WORD.findall(text.lower() if self.lower else text)
-        if self.spacing is None:
-            return np.fromiter(map(self._ids.get, words, repeat(1)), dtype=np.int32, count=len(words))
-        if len(self._known) > WORDS_HELD:
-            self._known.clear()
-        for word in words:
-            if word not in self._known:
-                self._known[word] = [self._ids.get(part, 1) for part in split_punctuation(word)]
-        return np.fromiter(chain.from_iterable(map(self._known.__getitem__, words)), dtype=np.int32)
+        if self.lower:
+            text = text.lower()
+        self._encoded += len(text)
+        if self._encoded >= LONG:
+            return self._word_ids.encode(text)
+        return np.array([index for word in _WORD.findall(text) for index in self.ids_of(word)], dtype=np.int32)
+
+    @cached_property
+    def _word_ids(self) -> WordIds:
+        from chainrule.tokenizers.compiled_words import WordIds  # Numba takes time to import
+
+        return WordIds([UNKNOWN, *self.words], None if self.spacing is None else self.ids_of)
+
+    def ids_of(self, word: str) -> list[int]:
+        """The ids of what is between white space."""
+        return [self._ids.get(part, 1) for part in ([word] if self.spacing is None else split_punctuation(word))]
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
         """Return each word with the space that separates it from the previous one."""
@@ -132,6 +140,33 @@ class Words(StringTokenizer):
         given = data.get("spacing")
         spacing = None if given is None else Spacing(frozenset(given["before"]), frozenset(given["after"]))
         return cls(data["words"], spacing, lower=bool(data.get("lower")))
+
+
+def _counted(texts: Iterable[str], *, lower: bool) -> Counter[str]:
+    """The counts of what is between white space."""
+    blocks = _blocks(text.lower() if lower else text for text in texts)
+    first = next(blocks)
+    if len(first) < LONG:
+        return Counter(_WORD.findall(first))
+    from chainrule.tokenizers.compiled_words import CountedWords
+
+    counted = CountedWords()
+    for block in chain([first], blocks):
+        counted.add(well_formed(block))
+    return Counter(counted.counts())
+
+
+def _blocks(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts, separated by spaces, in long blocks; only the last may be shorter."""
+    waiting: list[str] = []
+    length = 0
+    for text in texts:
+        waiting.append(text)
+        length += len(text)
+        if length >= LONG:
+            yield " ".join(waiting)
+            waiting, length = [], 0
+    yield " ".join(waiting)
 
 
 # Punctuation

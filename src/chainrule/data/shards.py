@@ -1,0 +1,105 @@
+"""Encoding and counting a text in shards: independently of each other, by several workers, each kept in the cache.
+
+Where a text is divided depends on the text only (see `TextSource.shards`), so that the tokens are the same with any
+number of workers. A shard that was encoded before an interruption, or for another text that has the same file, is not
+encoded again. When all are there, they are joined and deleted.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from chainrule.data.cache import building, find, fingerprint
+from chainrule.data.source import TextSource, count, sizes, with_progress
+from chainrule.data.splits import Part
+from chainrule.data.token_files import TokenFiles, join_tokens, read_tokens, token_type, write_tokens
+from chainrule.data.workers import results
+from chainrule.errors import DataError
+from chainrule.tokenizers.base import Tokenizer
+
+if TYPE_CHECKING:
+    from chainrule.types import Progress
+
+
+class Shard(NamedTuple):
+    """The part of a text that one worker encodes."""
+
+    source: TextSource
+    part: Part | None
+    size: int  # characters of a stream, or documents
+    entry: Path  # in the cache
+
+
+def encode(
+    source: TextSource,
+    tokenizer: Tokenizer,
+    part: Part | None,
+    entry: Path,
+    *,
+    progress: Progress | None = None,
+) -> TokenFiles:
+    """Encode a source or a part of it into an entry of the cache."""
+    cache = entry.parent
+    sources = source.shards()
+    if len(sources) == 1:
+        size = 0 if progress is None else count(source, cache=cache) if part is None else part.size
+        return _encode_pieces(Shard(source, part, size, entry), tokenizer, progress)
+    shards = _divided(sources, tokenizer, part, cache)
+    total = sum(shard.size for shard in shards)
+    missing = [shard for shard in shards if find(shard.entry, read_tokens) is None]
+    done = total - sum(shard.size for shard in missing)
+    for index, _ in results(_encode_shard, [(shard, tokenizer) for shard in missing]):
+        done += missing[index].size
+        if progress is not None:
+            progress(done, total)
+    with building(entry) as folder:
+        parts = [_found(shard.entry) for shard in shards]
+        join_tokens(folder, parts, token_type(tokenizer.vocabulary), source.unit)
+    for shard in shards:
+        shutil.rmtree(shard.entry, ignore_errors=True)
+    return _found(entry)
+
+
+def _divided(sources: Sequence[TextSource], tokenizer: Tokenizer, part: Part | None, cache: Path) -> list[Shard]:
+    """The shards of a part that have text in it."""
+    found = []
+    counted = sizes(sources, cache=cache)
+    for source, size, end in zip(sources, counted, accumulate(counted), strict=True):
+        chosen = None if part is None else part.within(end - size, end)
+        if chosen is not None and chosen.size == size:
+            chosen = None
+        taken = size if chosen is None else chosen.size
+        if taken:
+            name = fingerprint("tokens", source.description(), chosen, description(tokenizer))
+            found.append(Shard(source, chosen, taken, cache / name))
+    return found
+
+
+def _encode_shard(shard: Shard, tokenizer: Tokenizer) -> None:
+    _encode_pieces(shard, tokenizer, None)
+
+
+def _encode_pieces(shard: Shard, tokenizer: Tokenizer, progress: Progress | None) -> TokenFiles:
+    pieces = shard.source.pieces(shard.part)
+    if progress is not None:
+        pieces = with_progress(pieces, shard.source.unit, shard.size, progress)
+    with building(shard.entry) as folder:
+        write_tokens(folder, pieces, tokenizer, shard.source.unit)
+    return _found(shard.entry)
+
+
+def _found(entry: Path) -> TokenFiles:
+    if (files := find(entry, read_tokens)) is None:
+        raise DataError(
+            f"the cache folder {str(entry.parent)!r} loses what is written to it; set CHAINRULE_CACHE to another"
+        )
+    return files
+
+
+def description(tokenizer: Tokenizer) -> tuple[object, ...]:
+    """Plain values that determine the ids of a text."""
+    return (tokenizer.kind, tokenizer.to_json())

@@ -1,0 +1,140 @@
+"""The files of an encoded text: tokens.bin, offsets.bin if it has documents, and meta.json with its counts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chainrule.data.source import Unit
+from chainrule.tokenizers.base import Tokenizer
+
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
+Offsets = npt.NDArray[np.int64]
+
+BUFFER = 1 << 20  # tokens buffered before a write
+LONG = 1 << 17  # characters of a piece whose words are counted by compiled code
+
+
+def token_type(vocabulary: int) -> type[np.unsignedinteger[Any]]:
+    """Return the smallest unsigned type for ids below `vocabulary`."""
+    return np.uint8 if vocabulary <= 1 << 8 else np.uint16 if vocabulary <= 1 << 16 else np.uint32
+
+
+@dataclass
+class TextCounts:
+    """What is counted of a text; see `corpus.Corpus`."""
+
+    bytes: int = 0
+    characters: int = 0
+    words: int = 0
+    unknown: int = 0
+
+
+UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+"""Letters of scripts that do not separate words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese."""
+
+LONGEST_SEGMENTED = 4  # characters per word, white space included, of such a text if its words have been separated
+
+
+def words_of(piece: str, data: bytes, unit: Unit) -> int:
+    """Number of words, line ends or the end of the document included; 0 if white space does not separate words."""
+    if len(piece) >= LONG:
+        from chainrule.kernels.words import count_words  # Numba takes time to import
+
+        counted = np.zeros(3, np.int64)
+        count_words(np.frombuffer(data, np.uint8), counted)
+        found, lines, unspaced = counted.tolist()
+    else:
+        found, lines = len(piece.split()), piece.count("\n")
+        unspaced = 0 if len(piece) == len(data) else len(UNSPACED.findall(piece))
+    if len(piece) > LONGEST_SEGMENTED * found and 2 * unspaced > len(piece):
+        return 0
+    return found + (lines if unit == "stream" else 1)
+
+
+def encode_piece(piece: str, tokenizer: Tokenizer, unit: Unit, counts: TextCounts) -> npt.NDArray[np.int32]:
+    """Encode a piece and add it to the counts."""
+    ids = tokenizer.encode(piece)
+    data = piece.encode()
+    counts.bytes += len(data)
+    counts.bytes += unit == "documents" and not piece.endswith("\n")  # as in a stream of the same documents
+    counts.characters += len(piece)
+    counts.words += words_of(piece, data, unit)
+    if tokenizer.unknown is not None:
+        counts.unknown += int(np.count_nonzero(ids == tokenizer.unknown))
+    return ids if unit == "stream" else np.append(ids, np.int32(tokenizer.eos))
+
+
+def write_tokens(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer, unit: Unit) -> None:
+    """Encode pieces of a text, which may be larger than memory."""
+    counts = TextCounts()
+    kind = np.dtype(token_type(tokenizer.vocabulary))
+    with (folder / "tokens.bin").open("wb") as tokens, (folder / "offsets.bin").open("wb") as offsets:
+        buffered: list[npt.NDArray[np.int32]] = []
+        end, written = 0, 0
+        ends = [0]
+        for piece in pieces:
+            ids = encode_piece(piece, tokenizer, unit, counts)
+            buffered.append(ids)
+            end += len(ids)
+            ends.append(end)
+            if end - written >= BUFFER:
+                _append(tokens, np.concatenate(buffered), kind)
+                _append(offsets, np.array(ends), np.dtype(np.int64))
+                buffered, ends, written = [], [], end
+        _append(tokens, np.concatenate([*buffered, np.zeros(0, np.int32)]), kind)
+        _append(offsets, np.array(ends, np.int64), np.dtype(np.int64))
+    _finish(folder, kind, end, unit, counts)
+
+
+def join_tokens(folder: Path, parts: Sequence[TokenFiles], kind: npt.DTypeLike, unit: Unit) -> None:
+    """Write the parts of a text one after the other."""
+    counts, end = TextCounts(), 0
+    with (folder / "tokens.bin").open("wb") as tokens, (folder / "offsets.bin").open("wb") as offsets:
+        _append(offsets, np.zeros(1, np.int64), np.dtype(np.int64))
+        for part in parts:
+            for begin in range(0, len(part.tokens), BUFFER):
+                tokens.write(part.tokens[begin : begin + BUFFER].data)
+            if part.offsets is not None:
+                _append(offsets, part.offsets[1:] + end, np.dtype(np.int64))
+            end += len(part.tokens)
+            for name, count in asdict(part.counts).items():
+                setattr(counts, name, getattr(counts, name) + count)
+    _finish(folder, np.dtype(kind), end, unit, counts)
+
+
+def _finish(folder: Path, kind: np.dtype[Any], tokens: int, unit: Unit, counts: TextCounts) -> None:
+    if unit == "stream":
+        (folder / "offsets.bin").unlink()
+    meta = {"type": kind.name, "tokens": tokens, "unit": unit, **asdict(counts)}
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+def _append(file: IO[bytes], values: npt.NDArray[Any], kind: np.dtype[Any]) -> None:
+    file.write(values.astype(kind).data)  # ndarray.tofile does not report a full disk
+
+
+class TokenFiles(NamedTuple):
+    """The files of an encoded text, mapped into memory."""
+
+    tokens: Tokens
+    offsets: Offsets | None
+    counts: TextCounts
+
+
+def read_tokens(folder: Path) -> TokenFiles:
+    """Map what `write_tokens` has written; ValueError if it is truncated."""
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    unit, kind, count = meta.pop("unit"), np.dtype(meta.pop("type")), meta.pop("tokens")
+    tokens: Tokens = np.memmap(folder / "tokens.bin", dtype=kind, mode="r") if count else np.zeros(0, kind)
+    offsets = None if unit == "stream" else np.memmap(folder / "offsets.bin", dtype=np.int64, mode="r")
+    if len(tokens) != count or (offsets is not None and offsets[-1] != count):
+        raise ValueError("truncated")
+    return TokenFiles(tokens, offsets, TextCounts(**meta))

@@ -1,0 +1,156 @@
+"""Independent work on data, by several processes of this machine or by any `concurrent.futures.Executor`.
+
+Local workers are processes of their own (`python -m chainrule.data.workers`), which import neither torch nor the script
+of the user. What is sent and received goes through pipes. If a worker is lost, its work is done again by another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from chainrule.errors import ChainruleError, DataError
+
+Result = TypeVar("Result")
+
+TRIES = 4  # of work whose worker is lost
+
+_executor: ContextVar[Executor | None] = ContextVar("executor", default=None)
+_count: ContextVar[int | None] = ContextVar("count", default=None)
+
+
+@contextlib.contextmanager
+def working_on(executor: Executor | None) -> Iterator[None]:
+    """Do the work of this block on an executor, if there is one; its workers see data and cache at the same paths."""
+    token = _executor.set(executor)
+    try:
+        yield
+    finally:
+        _executor.reset(token)
+
+
+@contextlib.contextmanager
+def local_workers(count: int | None) -> Iterator[None]:
+    """Do the work of this block by so many processes of this machine, by default one per core."""
+    token = _count.set(count)
+    try:
+        yield
+    finally:
+        _count.reset(token)
+
+
+def results(function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Result]]:
+    """Call a function with each of several arguments; yield the results as they are ready, with their index."""
+    given = _executor.get()
+    count = min(_count.get() or os.cpu_count() or 1, len(arguments))
+    if given is not None:
+        yield from _completed(given, function, arguments)
+    elif count <= 1:
+        yield from ((index, function(*one)) for index, one in enumerate(arguments))
+    else:
+        with LocalWorkers(count) as executor:
+            yield from _completed(executor, function, arguments)
+
+
+def _completed(
+    executor: Executor, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]]
+) -> Iterator[tuple[int, Result]]:
+    waiting: dict[Future[Result], int] = {}
+    lost = [0] * len(arguments)
+    try:
+        waiting = {executor.submit(function, *one): index for index, one in enumerate(arguments)}
+        while waiting:
+            future = next(as_completed(waiting))
+            index = waiting.pop(future)
+            error = future.exception()
+            if error is None:
+                yield index, future.result()
+                continue
+            lost[index] += 1
+            if isinstance(error, ChainruleError):
+                raise error
+            if lost[index] == TRIES:
+                raise DataError(
+                    f"the data cannot be encoded: {TRIES} workers were lost ({type(error).__name__}: {error}); check "
+                    "their memory, or lower data.workers"
+                ) from error
+            waiting[executor.submit(function, *arguments[index])] = index
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+class WorkerLost(Exception):
+    """A process has ended without a result."""
+
+
+class LocalWorkers(ThreadPoolExecutor):
+    """Processes on this machine, each fed by a thread."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._thread = threading.local()
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        return super().submit(self._in_process, function, arguments)
+
+    def __exit__(self, *error: Any) -> None:
+        for process in self._processes:
+            process.kill()
+        super().__exit__(*error)
+        for process in self._processes:
+            process.communicate()
+
+    def _in_process(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+        process = getattr(self._thread, "process", None) or self._start()
+        try:
+            pickle.dump((function, arguments), process.stdin)
+            process.stdin.flush()
+            result, error = pickle.load(process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError) as problem:
+            self._thread.process = None
+            raise WorkerLost(f"process {process.pid}") from problem
+        if error is not None:
+            raise error
+        found: Result = result
+        return found
+
+    def _start(self) -> Any:
+        command = [sys.executable, "-m", "chainrule.data.workers"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._processes.append(process)
+        self._thread.process = process
+        return process
+
+
+def serve() -> None:
+    """Work for the process that has started this one, until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process decides
+    requests = sys.stdin.buffer
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)  # what is printed here is no answer
+        while True:
+            try:
+                function, arguments = pickle.load(requests)
+            except EOFError:
+                return
+            try:
+                answer: tuple[Any, Exception | None] = function(*arguments), None
+            except Exception as error:
+                answer = None, error
+            pickle.dump(answer, answers)
+            answers.flush()
+
+
+if __name__ == "__main__":
+    serve()
