@@ -31,7 +31,8 @@ bench: .venv/ready-dev  ## speed, as ratios against peers in the same run: at mo
 	$(BIN)/python benchmarks/run.py
 
 experiments: .venv/ready-dev  ## what the source notes claim, put to the test: docs/claims/; at most 30 minutes each, needs CHAINRULE_DATA
-	for file in experiments/[0-9]*.py; do $(BIN)/python $$file || exit 1; done
+	$(BIN)/python experiments/000_self_regressive.py $(if $(FEATURES),--features $(FEATURES))
+	for file in experiments/00[1-9]*.py; do $(BIN)/python $$file || exit 1; done
 
 docs: .venv/ready-dev  ## the manual, in site/
 	PYTHONPATH=docsite $(BIN)/zensical build --strict --clean

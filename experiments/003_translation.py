@@ -90,4 +90,4 @@ def experiment(setting: Setting) -> Page:
 
 
 if __name__ == "__main__":
-    run_experiment(__file__, experiment, parts=("all",))
+    run_experiment(__file__, experiment, parts=("all",), training=0.87)

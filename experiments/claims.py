@@ -182,8 +182,10 @@ class Page:
     left_out: list[str] = field(default_factory=list)  # parts of the experiment that this run did not include
 
     def write(self, folder: Path) -> Path:
-        """Write NAME.md, its plots and NAME.json, then the index."""
+        """Write NAME.md, its plots and NAME.json in the place of those of an earlier run, then the index."""
         folder.mkdir(parents=True, exist_ok=True)
+        for picture in folder.glob(f"{self.name}-*.svg"):
+            picture.unlink()
         for plot in self.plots:
             plot.write(folder / f"{self.name}-{plot.name}.svg")
         made = {**self.setting, **provenance()}
@@ -225,6 +227,7 @@ every case, *held only where* it is in some, and *did not hold* otherwise.
 make experiments                                 # all, at most 30 minutes each; CHAINRULE_DATA names the data
 python experiments/004_families.py --minutes 10  # one, with less time; --clock cpu --threads 1 on a busy machine
 python experiments/004_families.py --quick       # seconds, on built-in data: shows that it runs, and nothing else
+python experiments/000_self_regressive.py --features models/bert    # questions with a pretrained BERT, as in the notes
 ```
 
 A page is written by its experiment, this one by all of them; nothing on them is edited by hand. The sets of data

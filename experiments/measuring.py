@@ -43,7 +43,7 @@ TINY = {
     "attention_width": 8,
     "key_width": 4,
 }
-TRAINING_SHARE = 0.75  # of the minutes of an experiment; the rest is for measuring
+TRAINING = 0.75  # of the minutes of an experiment; the rest is for measuring
 
 
 # Arguments and budget
@@ -62,6 +62,8 @@ class Setting:
     parts: tuple[str, ...]
     given: tuple[str, ...]  # arguments other than --out
     runs: Path
+    training: float = TRAINING
+    features: str | None = None  # folder of a pretrained BERT
 
     def data(self, folder: str) -> Path:
         """A folder of CHAINRULE_DATA."""
@@ -82,11 +84,12 @@ class Setting:
         name: str,
         kind: str,
         *,
-        share: float,
+        share: float = 0.0,
+        steps: int | None = None,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> chainrule.Run:
-        """Train a run; `share` is its part of the training time of the whole experiment."""
+        """Train a run for its `share` of the training time of the whole experiment, or for some steps."""
         given = {key: dict(value) for key, value in (settings or {}).items()}
         fields = family(kind).Config.model_fields
         if self.quick:
@@ -98,8 +101,10 @@ class Setting:
             budget: dict[str, Any] = {}
         elif self.quick:
             budget = {"steps": 3}
+        elif steps is not None:
+            budget = {"steps": steps}
         else:
-            budget = {"minutes": self.minutes * TRAINING_SHARE * share}
+            budget = {"minutes": self.minutes * self.training * share}
             given["train"] = {**given.get("train", {}), "clock": self.clock}
         started = CLOCKS[self.clock]()
         run = chainrule.train(
@@ -129,9 +134,17 @@ class Setting:
 
 
 def run_experiment(
-    script: str, experiment: Callable[[Setting], Page], *, parts: Sequence[str], minutes: float = 30.0
+    script: str,
+    experiment: Callable[[Setting], Page],
+    *,
+    parts: Sequence[str],
+    minutes: float = 30.0,
+    training: float = TRAINING,
 ) -> None:
-    """Read the arguments, run the experiment, and write its page."""
+    """Read the arguments, run the experiment, and write its page; `training` is the share of the minutes for training.
+
+    An experiment that can use a pretrained BERT has a part called "answers"; --features names its folder.
+    """
     parser = argparse.ArgumentParser(description=f"Writes docs/claims/{Path(script).stem.replace('_', '-')}.md.")
     parser.add_argument("--quick", action="store_true", help="seconds, on built-in data: shows that everything runs")
     parser.add_argument("--minutes", type=float, default=minutes, help="for everything, on the threads")
@@ -140,6 +153,8 @@ def run_experiment(
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--out", type=Path, help="folder of the page; default docs/claims, with --quick build/claims")
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="only some parts")
+    if "answers" in parts:
+        parser.add_argument("--features", metavar="FOLDER", help="answers: a BERT in Hugging Face's format")
     given = parser.parse_args()
     if given.clock == "cpu" and given.threads != 1:
         parser.error("--clock cpu adds up the time of all threads; use it with --threads 1")
@@ -154,8 +169,10 @@ def run_experiment(
             clock=given.clock,
             out=given.out or (ROOT / "build" / "claims" if given.quick else PAGES),
             parts=tuple(given.parts),
-            given=_without_out(sys.argv[1:]),
+            given=_reproducible(sys.argv[1:]),
             runs=Path(runs),
+            training=training,
+            features=getattr(given, "features", None),
         )
         started = CLOCKS[given.clock]()
         page = experiment(setting)
@@ -167,12 +184,17 @@ def run_experiment(
         print(f"- {verdict.sentence}")
 
 
-def _without_out(words: Sequence[str]) -> tuple[str, ...]:
-    """The arguments that the results depend on."""
-    if "--out" not in words:
-        return tuple(words)
-    index = words.index("--out")
-    return (*words[:index], *words[index + 2 :])
+def _reproducible(words: Sequence[str]) -> tuple[str, ...]:
+    """The arguments that the results depend on: without --out, and of folders the name only."""
+    found, rest = [], iter(words)
+    for word in rest:
+        if word == "--out":
+            next(rest)
+        elif word == "--features":
+            found += [word, Path(next(rest)).name]
+        else:
+            found.append(word)
+    return tuple(found)
 
 
 # Likelihood
@@ -224,13 +246,16 @@ class HeldOut(NamedTuple):
 
 def test_corpus(run: Any, limit: int) -> Corpus:
     """The first tokens of a run's test data."""
-    test = run.splits(run.config.data).test
-    return test.first(min(limit, len(test)))
+    return _first(run.splits(run.config.data).test, limit)
 
 
-def held_out(run: Any, limit: int) -> HeldOut:
-    """Score the first `limit` tokens of the test data."""
-    corpus = test_corpus(run, limit)
+def _first(corpus: Corpus, limit: int) -> Corpus:
+    return corpus.first(min(limit, len(corpus)))
+
+
+def held_out(run: Any, limit: int, *, validation: bool = False) -> HeldOut:
+    """Score the first `limit` tokens of the test data, or of the validation data."""
+    corpus = _first(run.splits(run.config.data).valid, limit) if validation else test_corpus(run, limit)
     return HeldOut(run, surprisals(run.model.eval(), corpus).nats.astype(np.float64), corpus.bytes)
 
 

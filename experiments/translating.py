@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,27 +24,39 @@ TOKENIZER = "bpe:4000"  # shared by both languages
 
 @dataclass(frozen=True)
 class Pairs:
-    """Parallel data: the options that train on it, and the pairs to test on."""
+    """Parallel data: the options that train on it, and sources with references to validate and to test with."""
 
     options: dict[str, Any]
-    sources: list[str]
-    references: list[str]
+    valid: tuple[list[str], list[str]]
+    test: tuple[list[str], list[str]]
+
+    def validation(self, count: int) -> tuple[list[str], list[str]]:
+        return self.valid[0][:count], self.valid[1][:count]
 
     def held_out(self, count: int) -> tuple[list[str], list[str]]:
-        return self.sources[:count], self.references[:count]
+        return self.test[0][:count], self.test[1][:count]
 
 
 def pairs(setting: Setting) -> Pairs:
     """Multi30k, English to German; with --quick, built-in dates."""
     if setting.quick:
-        sources, targets = zip(*date_pairs()["test"], strict=True)
-        return Pairs({"data": "builtin:dates"}, list(sources), list(targets))
+        valid, test = (
+            tuple(list(side) for side in zip(*date_pairs()[split], strict=True)) for split in ("validation", "test")
+        )
+        return Pairs({"data": "builtin:dates"}, valid, test)
     folder = setting.data("multi30k")
     options = {"source": str(folder / "train.en.gz"), "target": str(folder / "train.de.gz"), "tokenizer": TOKENIZER}
     options |= {"valid_source": str(folder / "val.en.gz"), "valid_target": str(folder / "val.de.gz")}
-    test = [gzip.decompress((folder / f"test_2016_flickr.{one}.gz").read_bytes()).decode() for one in ("en", "de")]
-    sources, references = (text.splitlines() for text in test)
-    return Pairs(options, sources, references)
+    return Pairs(options, _sides(folder, "val"), _sides(folder, "test_2016_flickr"))
+
+
+def _sides(folder: Path, name: str) -> tuple[list[str], list[str]]:
+    """The lines of both sides of a split of Multi30k."""
+    english, german = (
+        gzip.decompress((folder / f"{name}.{language}.gz").read_bytes()).decode().splitlines()
+        for language in ("en", "de")
+    )
+    return english, german
 
 
 def translations(run: Any, sources: Sequence[str], search: Search) -> list[str]:
@@ -71,6 +84,10 @@ def _bleu(statistics: np.ndarray) -> float:
 
 def _draws(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(count, size=(DRAWS, count))
+
+
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    return _bleu(_statistics(hypotheses, references))
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Interval:

@@ -118,7 +118,9 @@ def test_a_label_may_be_a_number_or_the_ending(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"context": "a", "endings": ["x", "y"]}, "line 1 .* has no field 'label'"),
+        ({"context": "a", "endings": ["x", "y"]}, "line 1 .* has no field 'label', only .*; add it, or rename"),
+        ({"context": "a", "ending": ["x", "y"], "label": 0}, "has no field 'endings', only .*; rename 'ending'"),
+        ({"context": 3, "endings": ["x", "y"], "label": 0}, "field 'context' contains 3, not text; give a text"),
         ({"context": "a", "endings": ["x"], "label": 0}, "give a list of at least two texts"),
         ({"context": "a", "endings": ["x", "y"], "label": 2}, "has the label 2; give the number .*, 0 to 1"),
         ({"context": "a", "endings": ["x", ""], "label": 0}, "has an empty ending"),

@@ -14,6 +14,7 @@ import torch
 
 import claims
 import measuring
+import recalling
 from chainrule.data.corpus import Corpus
 from chainrule.families import build
 from claims import Case, Interval, Page, Plot, Series, Table, judge, mean_interval
@@ -99,10 +100,12 @@ def test_a_page_has_its_verdicts_tables_and_plots(tmp_path: Path) -> None:
     page.tables.append(Table("Numbers", [{"name": "A", "count": 1234, "bits": 1.23456}]))
     page.plots.append(Plot("curve", "A curve", "x", "y", {"A": Series([1, 2], [3, 4], ([2, 3], [4, 5]))}))
     page.left_out.append("images")
+    (tmp_path / "004-families-earlier.svg").write_text("a plot of an earlier run")
     text = page.write(tmp_path).read_text(encoding="utf-8")
     assert "| A | 1,234 | 1.235 |" in text
     assert "- A beats B: **held** (x: 1.1 [0.1, 2.1] bits)." in text
     assert "![A curve](004-families-curve.svg)" in text
+    assert [picture.name for picture in tmp_path.glob("*.svg")] == ["004-families-curve.svg"]
     assert "Not part of this run: images; not run yet." in text
     index = (tmp_path / "index.md").read_text(encoding="utf-8")
     assert "- A beats B: **held**" in index
@@ -116,3 +119,24 @@ def test_the_index_of_the_manual_is_the_one_that_the_results_give(tmp_path: Path
     claims.write_index(tmp_path)
     written = (ROOT / "docs" / "claims" / "index.md").read_text(encoding="utf-8")
     assert (tmp_path / "index.md").read_text(encoding="utf-8") == written
+
+
+def test_distances_of_a_curriculum_grow_to_the_longest() -> None:
+    distances = recalling.short_to_long(100, 3000, seed=0)
+    assert min(distances) == 1
+    assert max(distances[:200]) <= 10
+    assert 90 < max(distances) <= 100
+    assert np.median(distances[2000:]) == pytest.approx(10, rel=0.2)  # log-uniform from 1 to 100
+
+
+def test_a_short_distance_is_learned_and_the_training_ends() -> None:
+    torch.manual_seed(0)
+    left = iter([2] * 400)
+    model = recalling.trained_recaller("lstm", "orthogonal", left, 32, until=0.05)
+    assert recalling.recall_accuracy(model, 2) == 1.0
+    assert len(list(left)) > 50
+
+
+def test_the_stored_command_has_neither_the_output_folder_nor_the_path_of_the_features() -> None:
+    given = ["--minutes", "3", "--features", "models/bert", "--out", "somewhere", "--quick"]
+    assert measuring._reproducible(given) == ("--minutes", "3", "--features", "bert", "--quick")

@@ -47,6 +47,8 @@ def vit(bars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_vit_learns_what_depends_on_patches_far_apart(vit: Path, bars: Path) -> None:
     run = load(vit, ImageLabelRun)
     found = run.score(str(bars))
+    assert found.images == found.examples
+    assert found.texts is None
     assert found.accuracy > 0.95
     assert found.majority == 0.5
     assert sum(sum(row) for row in found.confusion) == 160

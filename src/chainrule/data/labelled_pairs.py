@@ -96,7 +96,7 @@ def _read_records(path: Path, config: DataConfig) -> Iterator[LabelledPair]:
         texts = [_text_of(record, names, where) for names in (FIRST_NAMES, SECOND_NAMES)]
         name = next((name for name in SET_NAMES if name in record), None)
         if name is None:
-            raise missing_field(where, "label", field_names(record), setting="the name of the field")
+            raise missing_field(where, "label", field_names(record), setting=None)
         first, second = (sentence(text, normalise) for text in texts)
         yield LabelledPair(first, second, _labels(record[name], where, name), where)
 
@@ -107,7 +107,7 @@ def _text_of(record: dict[str, Any], names: Sequence[str], where: str) -> str:
         raise DataError(
             f"{where} has the fields {', '.join(sorted(record)) or 'none'} and none of {', '.join(names)}; rename one"
         )
-    return as_text(record[name], where, name, setting="the name of the field")
+    return as_text(record[name], where, name, setting=None)
 
 
 def _labels(value: Any, where: str, field: str) -> tuple[str, ...]:

@@ -15,11 +15,17 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 LONGEST_RECORD = 64 << 20  # bytes per JSON line
 
 
-def missing_field(where: str, field: str, fields: Iterable[str], *, setting: str = "data.field") -> DataError:
-    """Return the error for a record without a field; it lists the existing fields."""
+def missing_field(where: str, field: str, fields: Iterable[str], *, setting: str | None = "data.field") -> DataError:
+    """Return the error for a record without a field; it lists the existing fields.
+
+    `setting` names the field; None: the format does, and the record must change.
+    """
     known = sorted(fields)
     close = close_names(field, known)
-    remedy = f"did you mean {setting}={close[0]}?" if close else f"set {setting} to the field with the text"
+    if setting is None:
+        remedy = f"rename {close[0]!r}" if close else "add it, or rename the field that has it"
+    else:
+        remedy = f"did you mean {setting}={close[0]}?" if close else f"set {setting} to the field with the text"
     return DataError(f"{where} has no field {field!r}, only {', '.join(known) or 'none'}; {remedy}")
 
 
@@ -44,12 +50,13 @@ def field_names(record: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def as_text(value: object, where: str, field: str, *, setting: str = "data.field") -> str:
-    """Return the text of a field; null is empty."""
+def as_text(value: object, where: str, field: str, *, setting: str | None = "data.field") -> str:
+    """Return the text of a field; null is empty. `setting` is that of `missing_field`."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise DataError(f"{where}: field {field!r} contains {value!r:.40}, not text; set {setting} to a text field")
+        remedy = "give a text" if setting is None else f"set {setting} to a text field"
+        raise DataError(f"{where}: field {field!r} contains {value!r:.40}, not text; {remedy}")
     if not value.isascii():
         try:
             value.encode()

@@ -77,11 +77,11 @@ def read_choices(spec: str) -> list[Choice]:
 def _choice(record: dict[str, Any], where: str) -> Choice:
     for name in ("context", "endings", "label"):
         if name not in record:
-            raise missing_field(where, name, record, setting="the name of the field")
+            raise missing_field(where, name, record, setting=None)
     endings, label = record["endings"], record["label"]
     if not isinstance(endings, list) or len(endings) < 2:
         raise DataError(f"{where} has the endings {endings!r:.40}; give a list of at least two texts")
-    texts = tuple(as_text(ending, where, "endings", setting="the name of the field") for ending in endings)
+    texts = tuple(as_text(ending, where, "endings", setting=None) for ending in endings)
     if not all(texts):
         raise DataError(f"{where} has an empty ending; give every ending a text")
     if isinstance(label, str) and label in texts:
@@ -92,7 +92,7 @@ def _choice(record: dict[str, Any], where: str) -> Choice:
         raise DataError(
             f"{where} has the label {label!r:.40}; give the number of the correct ending, 0 to {len(texts) - 1}"
         )
-    return Choice(as_text(record["context"], where, "context"), texts, label)
+    return Choice(as_text(record["context"], where, "context", setting=None), texts, label)
 
 
 def few_shot_prompt(shots: Sequence[Choice]) -> str:

@@ -32,7 +32,8 @@ class LabelScore(MetricValues):
     majority: float = Field(description="accuracy of always predicting the most frequent label")
     nats_per_label: float | None = Field(description="mean of −log P(label | text, previous labels)")
     examples: int = Field(description="number of labels")
-    texts: int
+    texts: int | None = None
+    images: int | None = None
     whole: float | None = Field(None, description="fraction of sentences whose tags are all correct")
     entity_precision: float | None = Field(None, description="of BIO or IOBES entities, by type and both ends")
     entity_recall: float | None = None

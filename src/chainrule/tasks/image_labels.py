@@ -92,7 +92,8 @@ class ImageLabelRun(PixelRun[ImageLabelModel]):
 
     def score_pairs(self, pairs: PairedCorpus, *, progress: Callable[[float], None] | None = None) -> LabelScore:
         """The score on encoded images with their labels."""
-        return label_score_of(self.probabilities(pairs.source, progress=progress), pairs, self.labels)
+        found = label_score_of(self.probabilities(pairs.source, progress=progress), pairs, self.labels)
+        return found.model_copy(update={"texts": None, "images": found.texts})
 
     def evaluate(self, request: ScoreRequest, progress: Callable[[float], None] | None = None) -> ScoreReport:
         if request.data is None or request.given("text", "source", "references", "stride", "per_token"):
