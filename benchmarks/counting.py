@@ -1,13 +1,15 @@
 """Counting n-grams in bounded memory: MB/s, peak memory, and the time to open the table.
 
     python benchmarks/counting.py --text wikitext-2/train.txt.gz --megabytes 300 [--memory 2GB] [--order 5]
-        [--tokenizer words] [--prune 0,0,1] [--bits 32] [--workplace FOLDER] [--json]
+        [--tokenizer words] [--workers 1,2] [--prune 0,0,1] [--bits 32] [--workplace FOLDER] [--json]
+    python benchmarks/counting.py --text wikitext-2/train.txt.gz --megabytes 10000    # 10 GB: 30 GB of disk
 
-The text is the lines of the given ones, repeated in a new random order each time until it has the size. One process
-encodes it, one trains with `--memory`, one opens the run and scores a piece of text; each is measured by itself. Memory
-is the peak of what the process allocated (anonymous) and of all that was resident, with mapped parts of files, which
-the system can take back. A text of at most --equal megabytes is also trained without a limit, and both models and their
-bits/byte are compared.
+The text is the lines of the given ones, repeated in a new random order each time until it has the size. It is encoded
+from scratch with each number of workers, tokenizer and validation split included; one process trains with `--memory`,
+one opens the run and scores a piece of text; each is measured by itself. Memory is the peak of what the process
+allocated (anonymous) and of all that was resident, with mapped parts of files, which the system can take back; that of
+workers is the resident memory of the largest. A text of at most --equal megabytes is also trained without a limit, and
+both models and their bits/byte are compared.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import hashlib
 import json
 import os
 import random
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -87,16 +91,25 @@ def do(work: str, arguments: dict[str, Any]) -> None:
     began = time.perf_counter()
     found = WORKS[work](**arguments)
     seconds = time.perf_counter() - began
-    memory = {"anonymous": watch.anonymous, "resident": _status("VmHWM"), "imports": before}
+    largest = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    memory = {"anonymous": watch.anonymous, "resident": _status("VmHWM"), "imports": before, "worker": largest}
     print(json.dumps({"seconds": seconds, **memory, **found}))
 
 
-def encode(text: str, tokenizer: str) -> dict[str, Any]:
+def encode(text: str, tokenizer: str, workers: int) -> dict[str, Any]:
     from chainrule.config import DataConfig
     from chainrule.data.corpus import prepare
 
-    data = DataConfig(train=text, valid_fraction=0.01)
-    return {"tokens": len(prepare(data, tokenizer).train)}
+    stages: dict[str, float] = {}
+
+    def note(stage: str, done: int, total: int) -> None:
+        stages[stage] = time.perf_counter() - began
+
+    began = time.perf_counter()
+    data = DataConfig(train=text, valid_fraction=0.01, workers=workers)
+    train = prepare(data, tokenizer, progress=note).train
+    digest = hashlib.sha256(train.tokens[: 1 << 24].data).hexdigest()
+    return {"tokens": len(train), "begin": digest, "ends": stages}
 
 
 def train(text: str, tokenizer: str, out: str, memory: str | None, model: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +150,10 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     model = {"order": arguments.order, "bits": arguments.bits, "prune": arguments.prune}
     shared = {"text": str(text), "tokenizer": arguments.tokenizer}
     found: dict[str, Any] = {"megabytes": size, "memory": arguments.memory, **model}
-    found["encode"] = in_process("encode", **shared)
+    found["encode"] = {}
+    for workers in arguments.workers:
+        shutil.rmtree(os.environ["CHAINRULE_CACHE"], ignore_errors=True)
+        found["encode"][workers] = in_process("encode", **shared, workers=workers)
     found["train"] = in_process("train", **shared, out=str(folder / "run"), memory=arguments.memory, model=model)
     found["open"] = in_process("open", out=str(folder / "run"))
     if arguments.megabytes <= arguments.equal:
@@ -147,12 +163,18 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def show(found: dict[str, Any]) -> None:
     size = found["megabytes"]
-    print(f"{size:,.0f} MB, {found['encode']['tokens']:,} tokens, order {found['order']}, --memory {found['memory']}")
-    print(f"{'':14}{'seconds':>10}{'MB/s':>8}{'allocated MB':>14}{'resident MB':>13}")
-    for name in ("encode", "train", "unlimited"):
-        if (row := found.get(name)) is not None:
-            memory = f"{row['anonymous'] / 1e6:14,.0f}{row['resident'] / 1e6:13,.0f}"
-            print(f"{name:14}{row['seconds']:10.1f}{size / row['seconds']:8.1f}{memory}")
+    encoded = found["encode"]
+    tokens = {(row["tokens"], row["begin"]) for row in encoded.values()}
+    count = " or ".join(f"{count:,}" for count, _ in sorted(tokens))
+    print(f"{size:,.0f} MB, {count} tokens, order {found['order']}, --memory {found['memory']}")
+    print(f"{'':18}{'seconds':>10}{'MB/s':>8}{'allocated MB':>14}{'resident MB':>13}{'worker MB':>11}")
+    rows = {f"encode, {workers} worker{'s' * (workers > 1)}": row for workers, row in encoded.items()}
+    for name, row in (rows | {name: found[name] for name in ("train", "unlimited") if name in found}).items():
+        memory = f"{row['anonymous'] / 1e6:14,.0f}{row['resident'] / 1e6:13,.0f}{row['worker'] / 1e6:11,.0f}"
+        print(f"{name:18}{row['seconds']:10.1f}{size / row['seconds']:8.1f}{memory}")
+    for name, row in rows.items():
+        print(f"{name}: " + ", ".join(f"{stage} until {end:.1f} s" for stage, end in row["ends"].items()))
+    print(f"tokens with every number of workers: {'the same' if len(tokens) == 1 else 'DIFFERENT'}")
     imports = found["train"]["imports"] / 1e6
     print(f"of the allocated memory, Python, torch and Numba take {imports:,.0f} MB")
     train, opened = found["train"], found["open"]
@@ -163,6 +185,10 @@ def show(found: dict[str, Any]) -> None:
         print(f"bits/byte {train['bits_per_byte']}, without a limit {free['bits_per_byte']}; {same} bit for bit")
 
 
+def numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, action="append", help="text file, plain or .gz; repeatable")
@@ -171,6 +197,10 @@ def main() -> None:
     parser.add_argument("--memory", default="2GB")
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--tokenizer", default="words")
+    numbers = "numbers of processes that encode, separated by commas"
+    parser.add_argument(
+        "--workers", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2], help=numbers
+    )
     parser.add_argument("--prune", type=lambda text: [int(one) for one in text.split(",")], default=[])
     parser.add_argument("--bits", type=int, choices=[16, 32], default=32)
     parser.add_argument("--workplace", type=Path, help="folder for text, cache and runs; by default a temporary one")

@@ -207,20 +207,29 @@ def count(source: TextSource, *, cache: Path | None = None, progress: Progress |
 
 def sizes(shards: Sequence[TextSource], *, cache: Path | None = None, progress: Progress | None = None) -> list[int]:
     """Return the number of characters or documents of each shard, counted by several workers."""
-    found = [0] * len(shards)
+    root = cache or cache_root()
     if len(shards) == 1:
-        return [_size(shards[0], cache or cache_root(), progress)]
-    for index, size in results(_size, [(shard, cache or cache_root()) for shard in shards]):
-        found[index] = size
+        return [_size(shards[0], root, progress)]
+    found = [_known_size(_size_entry(shard, root)) for shard in shards]
+    missing = [index for index, size in enumerate(found) if size is None]
+    for number, size in results(_size, [(shards[index], root) for index in missing]):
+        found[missing[number]] = size
         if progress is not None:
-            progress(sum(found), 0)
-    return found
+            progress(sum(size or 0 for size in found), 0)
+    return [size or 0 for size in found]
+
+
+def _size_entry(source: TextSource, cache: Path) -> Path:
+    return cache / fingerprint("count", source.description())
+
+
+def _known_size(entry: Path) -> int | None:
+    return find(entry, lambda folder: int((folder / "count.txt").read_text(encoding="ascii")))
 
 
 def _size(source: TextSource, cache: Path, progress: Progress | None = None) -> int:
-    entry = cache / fingerprint("count", source.description())
-    known = find(entry, lambda folder: int((folder / "count.txt").read_text(encoding="ascii")))
-    if known is not None:
+    entry = _size_entry(source, cache)
+    if (known := _known_size(entry)) is not None:
         return known
     pieces = source.any_pieces()
     if progress is not None:

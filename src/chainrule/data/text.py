@@ -26,6 +26,7 @@ from chainrule.data.encoding import not_text
 from chainrule.data.fasta import has_few_records, is_fasta, sequences
 from chainrule.data.hub import is_saved_dataset, open_hub, open_saved
 from chainrule.data.records import JSON_LINES, as_text, missing_field, read_json_lines, read_parquet
+from chainrule.data.remote import fetched, is_remote
 from chainrule.data.source import LONGEST_LINE, TextSource, Unit, cut, normalisation_of
 from chainrule.data.splits import Span
 from chainrule.data.tables import TEXT_NAMES, Row, first_known, is_comma_separated, is_header, names_of, rows_of
@@ -336,7 +337,9 @@ def read_every_line(path: Path) -> Iterator[str]:
 
 
 def find_files(spec: str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Return the files of a path, folder, glob or '-', and the skipped files of a folder that are not text."""
+    """Return the files of a path, folder, glob, URL or '-', and the skipped files of a folder that are not text."""
+    if is_remote(spec):
+        return fetched(spec), ()
     path = Path(spec).expanduser()
     if spec == "-" or path.is_fifo() or path.is_char_device():
         return (_spool(spec),), ()
@@ -357,7 +360,13 @@ def find_files(spec: str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
 def require_path(spec: str) -> None:
     """Raise DataError if a data spec is a path that does not exist; nothing is read."""
     path = Path(spec).expanduser()
-    if spec == "-" or spec.startswith(("builtin:", "hub:")) or ".npz:" in spec or set(spec) & set("*?["):
+    if (
+        spec == "-"
+        or spec.startswith(("builtin:", "hub:"))
+        or is_remote(spec)
+        or ".npz:" in spec
+        or set(spec) & set("*?[")
+    ):
         return
     try:
         missing = not path.exists()
