@@ -3,8 +3,8 @@
     python benchmarks/serving.py [--threads 1] [--json FILE] [--small] [--no-peers] [--stress 10000]
 
 A GPT of 10M parameters in the GPT-2 layout is served by chainrule, by a plain FastAPI server that calls `generate` of
-transformers, and by `transformers serve`, each in a process of its own with the same weights and threads. Clients are
-in another process; each sends one streaming request after the other.
+transformers, and by `transformers serve` (which needs accelerate; extra `bench`), each in a process of its own with the
+same weights and threads. Clients are in another process; each sends one streaming request after the other.
 """
 
 from __future__ import annotations
