@@ -164,9 +164,16 @@ def test_the_second_branch_may_be_trained_on_a_sample_of_the_pairs() -> None:
     assert model.has_second(model.hidden(batch)).all()
 
 
+def test_the_second_branch_of_a_text_may_be_trained_on_a_sample_of_its_chunks() -> None:
+    batch = Batch(sequences(200, 5 * CHUNK))
+    model = language_model(branch_share=0.25).train()
+    chosen = model.has_second(model.hidden(batch))[:, 1 : 1 + 4 * CHUNK].view(200, 4, CHUNK)  # the first token ends one
+    assert 0.15 < chosen.double().mean() < 0.35
+    assert (chosen.any(2) == chosen.all(2)).all()
+    assert model.eval().has_second(model.hidden(batch)).all()
+
+
 def learner(**settings: Any) -> Hybrid:
-    torch.manual_seed(2)
-    sizes = {"vocabulary": 12, "source_vocabulary": 12, "layers": 1, "width": 64, "dropout": 0.0}
     torch.manual_seed(0)
     sizes = {
         "vocabulary": 12,

@@ -49,6 +49,13 @@ class HybridSettings(FeaturesConfig):
         0.2, ge=0, le=1, description="γ, the weight of the non-autoregressive branch, or its initial value"
     )
     branch_loss: float = Field(0.5, ge=0, description="weight of each branch's own loss in training")
+    branch_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="share of the pairs, or of the chunks of text, for which training computes the non-autoregressive "
+        "branch",
+    )
     min_mass: float = Field(0.1, ge=0, description="θ: γ is reduced at positions with less source mass than this")
     dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
     tied: bool = Field(True, description="tie the readout to the target embeddings")
@@ -120,7 +127,7 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 
     @property
     def branch_share(self) -> float:
-        return 1.0
+        return self.config.branch_share
 
     def tables(self) -> Iterator[nn.Parameter]:
         yield from self.tokens.tables()
@@ -187,6 +194,13 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         """m, (B, S, D); zeros past the lengths."""
         return self.encode(source) if self.features is None else cast(Tensor, self.features(source))
 
+    def new_plan(self, source: Sequences, counts: Tensor) -> TargetPlan:
+        """The plan for `counts` (B,) target positions; in training only a random share of the rows has drafts."""
+        rows = None
+        if self.training and self.branch_share < 1:
+            rows = (torch.rand(len(counts), device=self.device) < self.branch_share).nonzero()[:, 0]
+        return self.parallel.plan(self.read_source(source), source.lengths, counts, rows)
+
     def read_target(
         self,
         tokens: Tensor,
@@ -228,9 +242,6 @@ class HybridConfig(HybridSettings, EmbeddingConfig):
     """Settings of the hybrid translation model."""
 
     branch_loss: float = Field(0.1, ge=0, description="weight of each branch's own loss in training")
-    branch_share: float = Field(
-        0.25, gt=0, le=1, description="share of the pairs for which training computes the non-autoregressive branch"
-    )
     encoder_layers: int = Field(3, ge=1, description="encoder blocks")
     context: int = Field(256, ge=1, description="maximum number of source tokens")
     length_ratio: float = Field(1.5, ge=0, description="non-autoregressive positions per source token,")
@@ -276,10 +287,6 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         return CrossAttention(self.config.attention)
 
     @property
-    def branch_share(self) -> float:
-        return self.config.branch_share
-
-    @property
     def source_context(self) -> int | None:
         return self.config.context if self.features is None else self.features.context
 
@@ -309,10 +316,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
 
     def plan(self, source: Sequences) -> TargetPlan:
         """The plan of the target, which depends on the source alone."""
-        rows = None
-        if self.training and self.branch_share < 1:
-            rows = (torch.rand(len(source.lengths), device=self.device) < self.branch_share).nonzero()[:, 0]
-        return self.parallel.plan(self.read_source(source), source.lengths, self._counts(source), rows)
+        return self.new_plan(source, self._counts(source))
 
     def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
         given = self.require_source(source)

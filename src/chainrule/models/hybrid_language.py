@@ -194,7 +194,7 @@ class HybridLanguage(HybridModel):
     def _plan(self, ids: Tensor) -> TargetPlan:
         """The plans of chunks, given the previous chunks (N, C)."""
         source = Sequences.full(ids)
-        return self.parallel.plan(self.read_source(source), source.lengths, source.lengths)
+        return self.new_plan(source, source.lengths)
 
 
 def _unrotated(vectors: Tensor) -> Tensor:
