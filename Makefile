@@ -27,7 +27,7 @@ format: .venv/ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready-dev  ## speed, as ratios against peers in the same run: at most ten minutes, into benchmarks/results.json
+bench: .venv/ready-bench  ## speed, as ratios against peers in the same run: at most ten minutes, into benchmarks/results.json
 	$(BIN)/python benchmarks/run.py
 
 experiments: .venv/ready-dev  ## what the source notes claim, put to the test: docs/claims/; at most 30 minutes each, needs CHAINRULE_DATA
@@ -47,6 +47,11 @@ docs: .venv/ready-dev  ## the manual, in site/
 .venv/ready-dev: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@ .venv/ready
+
+.venv/ready-bench: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,bench]"
+	$(BIN)/pip install --quiet -c constraints.txt kenlm || echo "KenLM cannot be built here: n-grams are measured without it"
+	touch $@ .venv/ready-dev .venv/ready
 
 clean:
 	rm -rf .venv .venvs site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

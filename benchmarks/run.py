@@ -3,7 +3,8 @@
     python benchmarks/run.py [--only NAME ...] [--out benchmarks/results.json]
 
 Writes the results of each with the machine, the versions and the threads, prints a table of ratios and the rows of the
-README, and draws the costs against length, vocabulary and batch into docs/images.
+README, and draws the costs against length, vocabulary and batch into docs/images. n-grams are measured on WikiText-2,
+if the folder CHAINRULE_DATA has it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ HERE = Path(__file__).parent
 IMAGES = HERE.parent / "docs" / "images"
 PACKAGES = ("chainrule", "torch", "numpy", "numba", "transformers", "ctranslate2", "gensim", "kenlm")
 
+MULTI30K = ("--width", "192", "--vocabulary", "4000", "--length", "15")  # its transformer
+WIKITEXT = Path(os.environ.get("CHAINRULE_DATA", HERE)) / "wikitext-2"
+
 BENCHMARKS = {
     "startup": ["startup.py"],
     "decoding": ["decoding.py", "--threads", "1", "--repeats", "3"],
@@ -31,9 +35,13 @@ BENCHMARKS = {
     "scaling": ["scaling.py", "--threads", "1"],
     "recurrent": ["recurrent.py", "--threads", "1", "--quick"],
     "convolutions": ["convolutions.py", "--threads", "1", "--repeats", "3"],
-    "beam": ["beam.py", "--threads", "1", "--repeats", "3"],
+    "beam": ["beam.py", "--threads", "1", "--repeats", "3", *MULTI30K],
+    "translation": ["translation.py", "--threads", "1", "--repeats", "3"],
     "serving": ["serving.py", "--threads", "1", "--stress", "0"],
 }
+if (WIKITEXT / "train.txt.gz").exists():
+    texts = "--train", str(WIKITEXT / "train.txt.gz"), "--test", str(WIKITEXT / "test.txt.gz")
+    BENCHMARKS["ngram"] = ["ngram.py", *texts, "--repeats", "3"]
 WRITE_FILES = {"serving.py"}  # benchmarks that print a table and write their results into a file
 
 
@@ -58,6 +66,15 @@ def main() -> None:
         for row in results["speculative"]["results"]["rows"]:
             about = f"--draft {row['draft']}, {row['sampling']}, batch {row['batch']}"
             print(f"README, {about}: {row['ratio']:.2f} times as fast")
+    if "beam" in results:
+        for row in results["beam"]["results"]["rows"]:
+            about = "greedy" if row["beam"] == 1 else f"beam {row['beam']}"
+            ratios = ", ".join(f"{ratio:.2f} times {peer}" for peer, ratio in row["ratios"].items())
+            print(f"README, translation, {about}, batch {row['batch']}: {ratios}")
+    if "translation" in results:
+        for row in results["translation"]["results"]["rows"]:
+            if row["family"] == "fat" and "batch 1," in row["work"]:
+                print(f"fat against transformer, {row['work']}: {row['ratio']:.2f}")
     if "scaling" in results:
         draw_scaling(results["scaling"]["results"]["rows"], IMAGES / "decoding-cost.svg")
 

@@ -25,7 +25,7 @@ from chainrule.tasks import Run
 from chainrule.tasks.sequences import SequenceComparison, SequenceRun, SpeedPrompt
 
 FROM_DATA = ("vocabulary", "shape", "source_vocabulary", "labels", "embedder")  # settings of a model
-WARM_UP_TOKENS = 8  # generated before the timing starts
+WARM_UP_TOKENS = 128  # generated before the timing starts: by then a call generates as many tokens as it can
 TIMED_SECONDS = 2.0  # of decoding, at most
 TIMED_FRACTION = 0.6  # of the time for one model; the rest is for its sample
 MIN_FRACTION, MIN_TOKENS = 0.25, 4096  # of the test tokens that the others have scored, for a model to be shown

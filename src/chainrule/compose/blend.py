@@ -5,6 +5,7 @@ Shape letters: B rows, K tokens in a chunk, V vocabulary, P parts, N predictions
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, final
@@ -14,13 +15,16 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.compose.composite import build_part, part_settings
+from chainrule.compose.composite import build_part, part_settings, state_size
 from chainrule.compose.gate import GATES, Gate
 from chainrule.compose.sliding import Sliding
 from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError
 from chainrule.interface.base import AutoregressiveModel, readable
 from chainrule.interface.capabilities import Composite, is_right_to_left
+from chainrule.kernels import step as kernels
+from chainrule.kernels.program import ProgramBuilder, Vector
+from chainrule.kernels.step import Compilable, Describable
 from chainrule.types import Batch, Sequences, State, Step
 
 GateName = Literal["fixed", "learned", "context"]
@@ -65,7 +69,7 @@ class Evidence(NamedTuple):
         return Evidence(*(tensor[rows] for tensor in self))
 
 
-class Blend(AutoregressiveModel, Composite):
+class Blend(AutoregressiveModel, Composite, Compilable):
     """Parts combined by a gate. A part with a limited context gets a sliding window, so the whole is unlimited."""
 
     Config: ClassVar[type[BlendConfig]] = BlendConfig
@@ -133,6 +137,10 @@ class Blend(AutoregressiveModel, Composite):
         """Log-probabilities (B, K, V) of the whole from those of each part and gate scores (B, K, P)."""
 
     @abstractmethod
+    def describe_combination(self, program: ProgramBuilder, log_probs: Sequence[Vector], scores: Vector) -> None:
+        """`combine` in a compiled step."""
+
+    @abstractmethod
     def evidence(
         self, log_probs: Sequence[Tensor], targets: Tensor, features: Tensor, generator: torch.Generator
     ) -> Evidence:
@@ -192,6 +200,8 @@ class Blend(AutoregressiveModel, Composite):
 
     @final
     def extend(self, tokens: Tensor, state: State) -> Step:
+        if (compiled := kernels.extend(self, tokens, state)) is not None:
+            return compiled
         log_probs, features, after = self.read(tokens, state)
         return Step(self.combine(log_probs, self.gate.scores(features)), after)
 
@@ -199,6 +209,34 @@ class Blend(AutoregressiveModel, Composite):
     def logits(self, batch: Batch) -> Tensor:
         log_probs, features = self.part_log_probs(batch)
         return self.combine(log_probs, self.gate.scores(features))
+
+    # In a compiled step
+
+    @property
+    def has_program(self) -> bool:
+        described = (isinstance(part, Describable) and kernels.has_program(part) for part in self.components)
+        return all(described) and len({kernels.dtype_of(part) for part in self.components}) == 1
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        log_probs = [program.new(self.vocabulary) for _ in self.components]
+        slot = 0
+        for part, one in zip(self.components, log_probs, strict=True):
+            assert isinstance(part, Describable)
+            with program.part_of_model(slot, one):
+                part.describe_step(program)
+            program.log_softmax(one, floor=FLOOR)
+            slot += state_size(part)
+        self.describe_combination(program, log_probs, self.gate.describe(program, log_probs, slot))
+
+    def make_room(self, state: State, count: int) -> State:
+        parts, gate = cast(BlendState, state)
+        described = cast(Sequence[Describable], self.components)
+        grown = tuple(part.make_room(before, count) for part, before in zip(described, parts, strict=True))
+        return state if all(map(operator.is_, grown, parts)) else BlendState(grown, gate)
+
+    def room(self, state: State) -> float:
+        described = cast(Sequence[Describable], self.components)
+        return min(part.room(before) for part, before in zip(described, cast(BlendState, state).parts, strict=True))
 
 
 def normalised(logits: Tensor) -> Tensor:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from chainrule.errors import ConfigError
 from chainrule.families import FAMILIES, build
 from chainrule.interface.base import AutoregressiveModel, Model
 from chainrule.interface.conditional import Conditional
+from chainrule.types import Sequences, tensors
 
 
 def build_part(settings: Mapping[str, Any], vocabulary: int, *, where: str) -> AutoregressiveModel:
@@ -55,3 +58,9 @@ def part_settings(model: AutoregressiveModel) -> dict[str, Any]:
     raise ConfigError(
         f"{type(model).__name__} is not a registered family; only registered families can be parts of a composite"
     )
+
+
+def state_size(model: AutoregressiveModel) -> int:
+    """The number of tensors in the state of a model."""
+    source = Sequences.full(torch.zeros(1, 1, dtype=torch.int64)) if isinstance(model, Conditional) else None
+    return sum(1 for _ in tensors(model.start(source, batch_size=1).state))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from chainrule.compose.blend import Blend, Evidence
+from chainrule.kernels.program import ProgramBuilder, Vector
 
 SHORTLIST = 256  # tokens that represent the vocabulary when a gate is fitted
 SAMPLED = 64  # number of them that are sampled
@@ -37,6 +38,9 @@ class Ensemble(Blend):
         for weight, one in zip(weights[1:], log_probs[1:], strict=True):
             total = torch.addcmul(total, weight[..., None], one)
         return total.log_softmax(-1)
+
+    def describe_combination(self, program: ProgramBuilder, log_probs: Sequence[Vector], scores: Vector) -> None:
+        program.combine(log_probs, scores, mixture=False)
 
     def evidence(
         self, log_probs: Sequence[Tensor], targets: Tensor, features: Tensor, generator: torch.Generator

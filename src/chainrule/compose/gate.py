@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from chainrule.kernels.program import TANH, ProgramBuilder, Vector
 from chainrule.kernels.step import EXACT, LIKE, is_enabled
 from chainrule.types import State
 
@@ -52,6 +53,10 @@ class Gate(nn.Module, ABC):
         """Scores (..., P) from features (..., F)."""
 
     @abstractmethod
+    def describe(self, program: ProgramBuilder, log_probs: Sequence[Vector], slot: int) -> Vector:
+        """`extend` and `scores` in a compiled step; the state begins at the state tensor `slot`."""
+
+    @abstractmethod
     def set_constant(self, scores: Tensor) -> None:
         """Set the gate to these scores (P,) for all predictions; fitting may change it."""
 
@@ -69,6 +74,9 @@ class ConstantGate(Gate):
 
     def scores(self, features: Tensor) -> Tensor:
         return self.constant.expand(*features.shape[:-1], -1)
+
+    def describe(self, program: ProgramBuilder, log_probs: Sequence[Vector], slot: int) -> Vector:
+        return program.constant(self.constant)
 
     def set_constant(self, scores: Tensor) -> None:
         with torch.no_grad():
@@ -139,6 +147,14 @@ class ContextGate(Gate):
         measures, last = features[..., :-1], features[..., -1]
         hidden = self.input((measures - self.mean) / self.deviation) + self.embedding(last.long())
         return cast(Tensor, self.output(torch.tanh(hidden)))
+
+    def describe(self, program: ProgramBuilder, log_probs: Sequence[Vector], slot: int) -> Vector:
+        features = program.gate_features(
+            log_probs, slot, slot + len(log_probs), self.decays, self.mean, self.deviation, MEASURES
+        )
+        hidden = program.embed(self.embedding.weight[1:])
+        program.activate(program.apply(self.input, features, add_to=hidden), TANH)
+        return program.apply(self.output, hidden)
 
     def start(self, log_probs: Sequence[Tensor]) -> GateFeatures:
         rows = log_probs[0].shape[0]

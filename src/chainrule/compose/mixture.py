@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chainrule.compose.blend import Blend, BlendConfig, Evidence
 from chainrule.compose.gate import MEASURES
+from chainrule.kernels.program import ProgramBuilder, Vector
 
 
 class MixtureConfig(BlendConfig):
@@ -42,6 +43,9 @@ class Mixture(Blend):
         log_weights = scores.log_softmax(-1).unbind(-1)
         weighted = [weight[..., None] + one for weight, one in zip(log_weights, log_probs, strict=True)]
         return torch.stack(weighted).logsumexp(0)
+
+    def describe_combination(self, program: ProgramBuilder, log_probs: Sequence[Vector], scores: Vector) -> None:
+        program.combine(log_probs, scores, mixture=True)
 
     def evidence(
         self, log_probs: Sequence[Tensor], targets: Tensor, features: Tensor, generator: torch.Generator

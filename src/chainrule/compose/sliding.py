@@ -12,12 +12,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from chainrule.compose.composite import build_part, part_settings
+from chainrule.compose.composite import build_part, part_settings, state_size
 from chainrule.config import ModelConfig
 from chainrule.data.windows import SlidingWindow
 from chainrule.errors import ConfigError
 from chainrule.interface.base import AutoregressiveModel, readable
 from chainrule.interface.capabilities import Composite
+from chainrule.kernels import step as kernels
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable, Describable
 from chainrule.types import Batch, Sequences, State, Step, merge, select
 
 
@@ -34,7 +37,7 @@ class SlidingState(NamedTuple):
     positions: Tensor  # (B,) number of tokens read so far
 
 
-class Sliding(AutoregressiveModel, Composite):
+class Sliding(AutoregressiveModel, Composite, Compilable):
     """A model with a limited context in a sliding window: when the window is full, its last O tokens are read again.
 
     With context C, overlap O and stride S = C − O, after n tokens the inner model has read the last
@@ -88,6 +91,8 @@ class Sliding(AutoregressiveModel, Composite):
         return Step(logits, SlidingState(inner, tail, tail.new_zeros(rows)))
 
     def extend(self, tokens: Tensor, state: State) -> Step:
+        if (compiled := kernels.extend(self, tokens, state)) is not None:
+            return compiled
         inner, tail, positions = cast(SlidingState, state)
         visible = [self.window.visible(length) for length in positions.tolist()]
         if max(visible) + tokens.shape[1] < self.window.context:  # no window moves
@@ -103,6 +108,28 @@ class Sliding(AutoregressiveModel, Composite):
         if ids.shape[1] <= self.window.context:
             return self.model.logits(first)
         return torch.cat([self.model.logits(first), self._windows(ids[:, self.window.stride :])], dim=1)
+
+    # In a compiled step, until a window moves
+
+    @property
+    def has_program(self) -> bool:
+        return isinstance(self.model, Describable) and kernels.has_program(self.model)
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        assert isinstance(self.model, Describable)
+        with program.part_of_model(0, program.result()):
+            self.model.describe_step(program)
+        tail = state_size(self.model)
+        program.keep_token(tail, self.window.overlap, tail + 1)
+
+    def make_room(self, state: State, count: int) -> State:
+        assert isinstance(self.model, Describable)
+        before = cast(SlidingState, state)
+        inner = self.model.make_room(before.inner, count)
+        return state if inner is before.inner else before._replace(inner=inner)
+
+    def room(self, state: State) -> float:
+        return min(map(self.window.room, cast(SlidingState, state).positions.tolist()))
 
     def _last(self, tail: Tensor, tokens: Tensor) -> Tensor:
         """The last O tokens after reading these."""

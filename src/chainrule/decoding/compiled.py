@@ -70,7 +70,7 @@ class CompiledGeneration:
             return self.model.generate(tokens, state, noise, self.rules, self.suppressed)
         assert isinstance(self.model, Compilable)
         program = self._program = self._program or step.program_of(self.model)
-        if program is None:
+        if program is None or noise.shape[1] > self.model.room(state):
             return None
         state = self.model.make_room(state, noise.shape[1])
         rules = np.tile(self.rules, (len(tokens), 1))

@@ -38,6 +38,7 @@ from torch import Tensor
 from chainrule.decoding.compiled import CompiledGeneration
 from chainrule.decoding.drafts import Drafter, Prefix, TokenChooser
 from chainrule.decoding.incremental import IncrementalReader, RewindableReader
+from chainrule.kernels import step as kernels
 from chainrule.kernels.step import Choices
 from chainrule.types import State
 
@@ -249,8 +250,9 @@ class BlockReader:
         return min(self.reader.room(len(prefix.ids) - 1) for prefix in prefixes)
 
     def undrafted(self, prefixes: Sequence[Prefix]) -> float:
-        """Number of tokens that are read one by one before drafting is tried again or a window moves."""
-        return self.room(prefixes) if self.drafter is None else min(self.room(prefixes), self.block_size.pause)
+        """Number of tokens that compiled steps may read before drafting is tried again or a window moves."""
+        room = min(self.room(prefixes), kernels.room(self.reader.model, self._rows.state))
+        return room if self.drafter is None else min(room, self.block_size.pause)
 
     def generate(
         self, prefixes: Sequence[Prefix], compiled: CompiledGeneration, noise: npt.NDArray[np.float64]

@@ -87,6 +87,54 @@ def _exponential(x: Any) -> Any:
     return double
 
 
+@intrinsic
+def _bits_of_float(_context: Any, number: Any) -> Any:
+    """The bits of a float32 as an int32."""
+
+    def convert(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.int32(types.float32), convert
+
+
+def logarithm(x: Any) -> Any:
+    """Natural logarithm; for float32 a polynomial that vectorises, exact to two units in the last place."""
+    return math.log(x)
+
+
+@overload(logarithm, jit_options={"fastmath": FAST})
+def _logarithm(x: Any) -> Any:
+    if x == types.float32:
+
+        def single(x: Any) -> Any:
+            bits: Any = _bits_of_float(x)  # type: ignore[call-arg]
+            # x = (1 + rest) 2^power with 1 + rest between √½ and √2
+            shifted = np.int32(bits - np.int32(0x3F3504F3))
+            power = np.float32(shifted >> np.int32(23))
+            mantissa = np.int32((shifted & np.int32(0x007FFFFF)) + np.int32(0x3F3504F3))
+            rest: Any = _float_from_bits(mantissa)
+            rest = rest - np.float32(1.0)
+            square = rest * rest
+            value = np.float32(7.0376836292e-2)
+            value = value * rest - np.float32(1.1514610310e-1)
+            value = value * rest + np.float32(1.1676998740e-1)
+            value = value * rest - np.float32(1.2420140846e-1)
+            value = value * rest + np.float32(1.4249322787e-1)
+            value = value * rest - np.float32(1.6668057665e-1)
+            value = value * rest + np.float32(2.0000714765e-1)
+            value = value * rest - np.float32(2.4999993993e-1)
+            value = value * rest + np.float32(3.3333331174e-1)
+            value = value * rest * square - power * np.float32(2.12194440e-4) - np.float32(0.5) * square
+            return rest + value + power * np.float32(0.693359375)
+
+        return single
+
+    def double(x: Any) -> Any:
+        return math.log(x)
+
+    return double
+
+
 # Norms, activations and products of vectors; one row each
 
 
@@ -242,7 +290,8 @@ def interpolate(out: int, x: int, y: int, weight: int, size: int, like: Floats) 
 
 
 @compiled
-def log_softmax(out: int, x: int, size: int, like: Floats) -> None:
+def log_softmax(out: int, x: int, size: int, floor: float, like: Floats) -> None:
+    """At least `floor`, if it is negative."""
     values, result = vector(x, size, like), vector(out, size, like)
     highest = values[0]
     for index in range(size):
@@ -251,8 +300,10 @@ def log_softmax(out: int, x: int, size: int, like: Floats) -> None:
     for index in range(size):
         total += exponential(values[index] - highest)
     shift = highest + like.dtype.type(math.log(total))
+    least = like.dtype.type(floor if floor < 0.0 else -np.inf)
     for index in range(size):
-        result[index] = values[index] - shift
+        log_prob = values[index] - shift
+        result[index] = least if log_prob < least else log_prob  # keeps NaN
 
 
 @compiled

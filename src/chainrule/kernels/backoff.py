@@ -227,6 +227,23 @@ def _fill(
             index += 1
 
 
+@compiled
+def next_log_probs(
+    out: int, levels: int, order: int, base: int, nodes: int, token: int, size: int, like: Floats
+) -> None:
+    """Read a token and predict the next, all by addresses: `order` − 1 nodes, and `size` log-probabilities.
+
+    The tables have numbers of the type of `like`, not codes.
+    """
+    tables = integers(levels, order * COLUMNS).reshape((order, COLUMNS))
+    no_scales, state = np.empty((0, 2)), integers(nodes, order - 1)
+    before, after, factors = np.full(order, -1), np.empty(order, np.int64), np.empty(order)
+    before[: order - 1] = state
+    _read(tables, base, no_scales, token, before, after, like)
+    state[:] = after[: order - 1]
+    _fill(tables, base, no_scales, after, factors, vector(out, size, like), like)
+
+
 def exported(function: Any) -> Any:
     return entry(function, **OPTIONS)
 

@@ -29,8 +29,10 @@ from chainrule.kernels.arithmetic import (
     rms_norm,
     rotate,
 )
+from chainrule.kernels.backoff import next_log_probs
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose, log_probability
+from chainrule.kernels.distributions import gate_features, log_mixture_of, weighted_sum
 from chainrule.kernels.products import linear, vector
 from chainrule.kernels.program import (
     ACTIVATE,
@@ -38,13 +40,17 @@ from chainrule.kernels.program import (
     ADD_POSITION,
     ADD_PREVIOUS_ROWS,
     ADDITIVE_ATTENTION,
+    BACKOFF,
+    COMBINE,
     COPY,
     CROSS_ATTENTION,
     EMBED,
     EMBED_WINDOW,
     EXPECTED_ROW,
     FULL_ATTENTION,
+    GATE_FEATURES,
     INTERPOLATE,
+    KEEP_TOKEN,
     LAYER_NORM,
     LINEAR,
     LINEAR_INT8,
@@ -72,8 +78,10 @@ def _execute(
     offsets: Integers,
     pointers: Integers,  # (B, S) address of each memory for each row; those of constants and working memory are ignored
     strides: Integers,  # (B, S, 3) bytes between rows of the memory, and along its next two axes
+    first_states: Integers,
+    positions: Integers,
+    counters: Integers,
     working_size: int,
-    positions: int,  # memory of the positions, or -1
     sequential: bool,
     tokens: Integers,  # (B, K)
     like: Floats,
@@ -86,13 +94,13 @@ def _execute(
     aligned = (working.ctypes.data + 63) // 64 * 64
     addresses, row_strides = np.empty(len(memories), np.int64), np.empty(len(memories), np.int64)
     longest, heads = chunk, 1
-    if positions >= 0:
+    for counter in counters:
         for row in range(rows):
-            longest = max(longest, integers(pointers[row, positions], 1)[0] + chunk)
+            longest = max(longest, integers(pointers[row, counter], 1)[0] + chunk)
     for operation in range(len(operations)):
         code = operations[operation, 0]
         if code in (CROSS_ATTENTION, ADDITIVE_ATTENTION):
-            lengths = operations[operation, 5 if code == CROSS_ATTENTION else 6]
+            lengths = operations[operation, 5 if code == CROSS_ATTENTION else 6] + first_states[operation]
             heads = max(heads, operations[operation, 6])
             for row in range(rows):
                 longest = max(longest, integers(pointers[row, lengths], 1)[0])
@@ -118,9 +126,9 @@ def _execute(
                 values[operation],
                 addresses,
                 row_strides,
-                pointers,
-                strides,
-                positions,
+                pointers[:, first_states[operation] :],
+                strides[:, first_states[operation] :],
+                positions[operation],
                 tokens,
                 first,
                 together,
@@ -128,9 +136,9 @@ def _execute(
                 biases,
                 like,
             )
-        if positions >= 0:
+        for counter in counters:
             for row in range(rows):
-                integers(pointers[row, positions], 1)[0] += together
+                integers(pointers[row, counter], 1)[0] += together
     working[0] = like[0]  # its last use: Numba frees an array after it, whatever still has its address
 
 
@@ -177,7 +185,7 @@ def _operate(
         sequence, ahead = row // together, row % together
         out, a = addresses[operation[1]] + row * out_row, addresses[operation[2]] + row * a_row
         if code == EMBED:
-            token = tokens[sequence, first + ahead]
+            token = min(tokens[sequence, first + ahead], operation[4])
             copy(out, addresses[operation[2]] + token * operation[3] * size, operation[3], like)
         elif code == EMBED_WINDOW:
             width, length, memory = operation[3], operation[4], operation[5]
@@ -337,13 +345,58 @@ def _operate(
         elif code == COPY:
             copy(out, a, operation[3], like)
         elif code == LOG_SOFTMAX:
-            log_softmax(out, a, operation[3], like)
+            log_softmax(out, a, operation[3], value, like)
         elif code == EXPECTED_ROW:
             expected_row(out, a, addresses[operation[3]], operation[4], operation[5], value, like)
         elif code == LOG_MIXTURE:
             other = addresses[operation[3]] + row * row_strides[operation[3]]
             gate = addresses[operation[4]] + row * row_strides[operation[4]]
             log_mixture(out, a, other, gate, operation[5], like)
+        elif code == BACKOFF:
+            order, base, nodes = operation[3], operation[4], pointers[sequence, operation[5]]
+            next_log_probs(out, a, order, base, nodes, tokens[sequence, first + ahead], operation[6], like)
+        elif code == GATE_FEATURES:
+            size_of, parts, predicted = operation[3], operation[4], operation[5]
+            token = tokens[sequence, first + ahead]
+            where = np.empty(2 * parts, np.int64)  # the predictions of this token and those of the next
+            for part in range(parts):
+                place = operation[2] + part
+                here = addresses[place] + row * row_strides[place]
+                where[part] = here - row_strides[place] if ahead > 0 else pointers[sequence, predicted + part]
+                where[parts + part] = here
+            gate_features(
+                out,
+                where,
+                size_of,
+                token,
+                pointers[sequence, operation[6]],
+                addresses[operation[7]],
+                addresses[operation[8]],
+                addresses[operation[9]],
+                operation[10],
+                like,
+            )
+            if ahead == together - 1:
+                for part in range(parts):
+                    copy(pointers[sequence, predicted + part], where[parts + part], size_of, like)
+        elif code == COMBINE:
+            size_of, parts = operation[4], operation[5]
+            where = np.empty(parts, np.int64)
+            for part in range(parts):
+                place = operation[2] + part
+                where[part] = addresses[place] + row * row_strides[place]
+            scores_of = addresses[operation[3]] + row * row_strides[operation[3]]
+            if operation[6] != 0:
+                log_mixture_of(out, where, scores_of, size_of, like)
+            else:
+                weighted_sum(out, where, scores_of, size_of, like)
+        elif code == KEEP_TOKEN:
+            tail = integers(pointers[sequence, operation[3]], operation[4])
+            for index in range(operation[4] - 1):
+                tail[index] = tail[index + 1]
+            if operation[4] > 0:
+                tail[operation[4] - 1] = tokens[sequence, first + ahead]
+            integers(pointers[sequence, operation[5]], 1)[0] += 1
 
 
 def _advance(
@@ -353,8 +406,10 @@ def _advance(
     offsets: Integers,
     pointers: Integers,
     strides: Integers,
+    first_states: Integers,
+    positions: Integers,
+    counters: Integers,
     working_size: int,
-    positions: int,
     sequential: bool,
     tokens: Integers,  # (B, K)
     chosen: Integers,  # (B, S) the tokens that are chosen
@@ -370,14 +425,16 @@ def _advance(
     """
     if chosen.shape[1] == 0:
         _execute(
-            operations, values, memories, offsets, pointers, strides, working_size, positions, sequential, tokens, like
-        )
+            operations, values, memories, offsets, pointers, strides, first_states, positions, counters, working_size,
+            sequential, tokens, like,
+        )  # fmt: skip
         return
     latest = tokens.copy()
     for step in range(chosen.shape[1]):
         _execute(
-            operations, values, memories, offsets, pointers, strides, working_size, positions, sequential, latest, like
-        )
+            operations, values, memories, offsets, pointers, strides, first_states, positions, counters, working_size,
+            sequential, latest, like,
+        )  # fmt: skip
         for row in range(len(tokens)):
             logits = vector(pointers[row, 2], strides[row, 2, 1] // like.itemsize, like)
             token = choose(logits, noise[row, step], rules[row], suppressed)

@@ -9,7 +9,7 @@ Shape letters: D width, H heads, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
@@ -43,7 +43,11 @@ from torch import Tensor, nn
     LOG_SOFTMAX,
     EXPECTED_ROW,
     LOG_MIXTURE,
-) = range(23)
+    BACKOFF,
+    GATE_FEATURES,
+    COMBINE,
+    KEEP_TOKEN,
+) = range(27)
 
 SQUARED_RELU, GELU, TANH, SIGMOID, RELU, ONE_MINUS = range(6)
 """Elementwise functions."""
@@ -77,6 +81,16 @@ class LinearLayer(Protocol):
     def bias(self) -> Tensor | None: ...
 
 
+class BackoffTables(Protocol):
+    """The tables of a back-off model in the form of `kernels.backoff`: `nn.backoff_lookup.BackoffLookup`."""
+
+    order: int
+    base: int
+
+    @property
+    def levels(self) -> npt.NDArray[np.int64]: ...
+
+
 class Vector(NamedTuple):
     """A vector of every row: its place in the table of vectors, and its length."""
 
@@ -92,12 +106,14 @@ class Program:
     values: npt.NDArray[np.float64]  # (N,) a real argument of each operation
     memories: npt.NDArray[np.int64]  # (M,) where each vector is
     offsets: npt.NDArray[np.int64]  # (M,) its offset in bytes there, or the address of a constant
+    first_states: npt.NDArray[np.int64]  # (N,) where the state begins that an operation counts its tensors from
+    positions: npt.NDArray[np.int64]  # (N,) the memory with the positions of an operation, from there, or NONE
+    counters: npt.NDArray[np.int64]  # the memories with positions that a token advances
     working_size: int  # numbers of working memory per row
-    positions: int  # index of the state tensor with the positions, or NONE
     sequential: bool  # whether a token needs the state after the one before; attention alone does not
     outputs: int
     dtype: torch.dtype
-    constants: tuple[Tensor, ...]  # kept alive, since the program has their addresses
+    constants: tuple[object, ...]  # kept alive, since the program has their addresses
 
     @property
     def state_vectors(self) -> list[int]:
@@ -122,23 +138,30 @@ class ProgramBuilder:
     values: list[float] = field(default_factory=list)
     memories: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    constants: list[Tensor] = field(default_factory=list)
+    constants: list[object] = field(default_factory=list)
     int8: bool = False  # whether matrices are stored in int8, with a scale for each output
     matrices: list[Tensor] = field(default_factory=list)  # those of linear maps, where they are
     top: int = 0  # working memory in use
     working_size: int = 0
-    positions: int = NONE
+    positions: int = NONE  # the state tensor with the positions, of this model or of the part that is described
     sequential: bool = False
+    first_states: list[int] = field(default_factory=list)
+    positions_of: list[int | None] = field(default_factory=list)  # of operations; None: those of `positions`
+    counters: list[int] = field(default_factory=list)
+    part_result: Vector | None = None  # where the logits go of the part that is described
 
     def build(self) -> Program:
         rows = [row + [0] * (COLUMNS - len(row)) for row in self.operations]
+        self._assign_positions(0)
         return Program(
             np.array(rows, dtype=np.int64),
             np.array(self.values),
             np.array(self.memories, dtype=np.int64),
             np.array(self.offsets, dtype=np.int64),
+            np.array(self.first_states, dtype=np.int64),
+            np.array(self.positions_of, dtype=np.int64),
+            np.array(self.counters, dtype=np.int64),
             self.working_size,
-            self.positions,
             self.sequential,
             self.outputs,
             self.dtype,
@@ -160,6 +183,36 @@ class ProgramBuilder:
         top = self.top
         yield
         self.top = top
+
+    @contextmanager
+    def part_of_model(self, first: int, result: Vector) -> Iterator[None]:
+        """Inside the block, describe a part of a model: its state begins at the state tensor `first`.
+
+        Its logits become `result`. Its working memory is free afterwards.
+        """
+        operations, memories, counters = len(self.operations), len(self.memories), len(self.counters)
+        outer = self.positions, self.part_result
+        self.positions, self.part_result = NONE, result
+        with self.scratch():
+            yield
+        self._assign_positions(operations)
+        for index in range(operations, len(self.operations)):
+            self.first_states[index] += first
+        for index in range(counters, len(self.counters)):
+            self.counters[index] += first
+        for index in range(memories, len(self.memories)):
+            if abs(self.memories[index]) >= FIRST_STATE:
+                self.memories[index] += first if self.memories[index] > 0 else -first
+        self.positions, self.part_result = outer
+
+    def _assign_positions(self, since: int) -> None:
+        """Note the positions of the operations since a number that have none yet, and that a token advances them."""
+        own = NONE if self.positions == NONE else FIRST_STATE + self.positions
+        for index in range(since, len(self.operations)):
+            if self.positions_of[index] is None:
+                self.positions_of[index] = own
+        if own != NONE:
+            self.counters.append(own)
 
     def constant(self, tensor: Tensor) -> Vector:
         """A parameter or buffer, used where it is; it must be contiguous."""
@@ -199,13 +252,15 @@ class ProgramBuilder:
     def _add(self, *operation: int, value: float = 0.0) -> None:
         self.operations.append(list(operation))
         self.values.append(value)
+        self.first_states.append(0)
+        self.positions_of.append(None)
 
     # Operations
 
     def embed(self, table: Tensor) -> Vector:
-        """The row of the token in a table (R, D)."""
+        """The row of the token in a table (R, D); tokens past its end share the last row."""
         out = self.new(table.shape[1])
-        self._add(EMBED, out.place, self.constant(table).place, out.size)
+        self._add(EMBED, out.place, self.constant(table).place, out.size, table.shape[0] - 1)
         return out
 
     def embed_window(self, table: Tensor, slot: int, length: int) -> Vector:
@@ -254,6 +309,8 @@ class ProgramBuilder:
 
     def result(self) -> Vector:
         """The logits of the step, or whatever else a program computes for each token."""
+        if self.part_result is not None:
+            return self.part(self.part_result, 0, self.outputs)
         return self._vector(RESULT, 0, self.outputs)
 
     def apply(
@@ -368,9 +425,9 @@ class ProgramBuilder:
         self._add(INTERPOLATE, out.place, x.place, y.place, weight.place, x.size)
         return out
 
-    def log_softmax(self, x: Vector) -> Vector:
-        """Log-probabilities from logits, in place."""
-        self._add(LOG_SOFTMAX, x.place, x.place, x.size)
+    def log_softmax(self, x: Vector, *, floor: float = 0.0) -> Vector:
+        """Log-probabilities from logits, in place; at least `floor`, if it is negative."""
+        self._add(LOG_SOFTMAX, x.place, x.place, x.size, value=floor)
         return x
 
     def expected_row(self, log_probs: Vector, table: Tensor, *, out: Vector, epsilon: float = 1e-6) -> Vector:
@@ -398,3 +455,47 @@ class ProgramBuilder:
             self.copy(vector, self.part(out, start, vector.size))
             start += vector.size
         return out
+
+    # Parts of composites
+
+    def backoff(self, tables: BackoffTables, slot: int) -> None:
+        """The log-probabilities of a back-off model as the result; the state tensor (B, order − 1) has its nodes."""
+        self.constants.append(tables)
+        levels = self._hold(torch.from_numpy(tables.levels)).place
+        self._add(BACKOFF, self.result().place, levels, tables.order, tables.base, FIRST_STATE + slot, self.outputs)
+
+    def _first(self, vectors: Sequence[Vector]) -> Vector:
+        """The first of vectors that were made one after the other."""
+        assert [vector.place - vectors[0].place for vector in vectors] == list(range(len(vectors)))
+        return vectors[0]
+
+    def gate_features(
+        self,
+        log_probs: Sequence[Vector],
+        predicted: int,
+        means: int,
+        decays: Tensor,
+        mean: Tensor,
+        deviation: Tensor,
+        measures: int,
+    ) -> Vector:
+        """The standardised features of a context gate (see `compose.gate`), `measures` for each part.
+
+        The state tensors from `predicted` on have the previous predictions of the parts, `means` their running means.
+        """
+        out = self.new(len(log_probs) * measures)
+        constants = [self.constant(tensor).place for tensor in (decays, mean, deviation)]
+        slots = FIRST_STATE + predicted, FIRST_STATE + means
+        first = self._first(log_probs)
+        self._add(GATE_FEATURES, out.place, first.place, first.size, len(log_probs), *slots, *constants, len(decays))
+        return out
+
+    def combine(self, log_probs: Sequence[Vector], scores: Vector, *, mixture: bool) -> None:
+        """The result from the log-probabilities of the parts: log Σ_i softmax(s)_i P_i, or Σ_i s_i log P_i."""
+        out, first = self.result(), self._first(log_probs)
+        self._add(COMBINE, out.place, first.place, scores.place, first.size, len(log_probs), int(mixture))
+
+    def keep_token(self, tail: int, length: int, positions: int) -> None:
+        """Append the token to the last ones in a state tensor (B, `length`), and count it in another."""
+        nothing = self.new(0).place
+        self._add(KEEP_TOKEN, nothing, nothing, FIRST_STATE + tail, length, FIRST_STATE + positions)

@@ -8,6 +8,7 @@ the reference (`tests/kernels`), and the only implementation where Numba is not 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from chainrule.kernels.program import FIRST_STATE, NONE, RESULT, Program, ProgramBuilder, quantize
+from chainrule.kernels.program import RESULT, Program, ProgramBuilder, quantize
 from chainrule.types import State, Step, tensors
 
 MAX_ROWS = 32
@@ -30,8 +31,8 @@ MAX_ROWS = 32
 EXACT = (torch.float32, torch.float64)
 
 
-class Compilable(ABC):
-    """A model whose decoding step can be compiled; mixed into an autoregressive model."""
+class Describable(ABC):
+    """A model whose decoding step can be described as a program, or as a part of that of a composite."""
 
     vocabulary: int
 
@@ -41,12 +42,24 @@ class Compilable(ABC):
         return True
 
     @abstractmethod
+    def extend(self, tokens: Tensor, state: State) -> Step:
+        """That of the autoregressive model."""
+
+    @abstractmethod
     def describe_step(self, program: ProgramBuilder) -> None:
         """Describe how one token changes the state and gives the logits of the next."""
 
     def make_room(self, state: State, count: int) -> State:
         """A state with room for `count` more tokens; raises DataError if they exceed the context."""
         return state
+
+    def room(self, state: State) -> float:
+        """Number of tokens that a program may append before torch modules have to change the state."""
+        return math.inf
+
+
+class Compilable(Describable):
+    """A model whose decoding step is compiled; mixed into an autoregressive model."""
 
 
 class KnownProgram(NamedTuple):
@@ -91,22 +104,38 @@ def extend(model: nn.Module, tokens: Tensor, state: State) -> Step | None:
     program = program_of(model)
     if program is None:
         return None
+    if (room := model.room(state)) < tokens.shape[1]:
+        return None if tokens.shape[1] == 1 else _extend_in_two(model, tokens, state, max(1, int(room)))
     state = model.make_room(state, tokens.shape[1])
     return Step(run(program, tokens, state), state)
 
 
-def has_program(model: Compilable) -> bool:
+def _extend_in_two(model: Compilable, tokens: Tensor, state: State, count: int) -> Step:
+    """Append the first tokens, for which there is room, then the others: as one by one, to the last bit."""
+    first = model.extend(tokens[:, :count], state)
+    second = model.extend(tokens[:, count:], first.state)
+    return Step(torch.cat([first.logits, second.logits], dim=1), second.state)
+
+
+def room(model: nn.Module, state: State) -> float:
+    """Number of tokens that may be appended by a program before torch modules have to; any, if there is none."""
+    return model.room(state) if isinstance(model, Compilable) and has_program(model) else math.inf
+
+
+def has_program(model: Describable) -> bool:
     """Whether the model's step is described by a program that belongs to its own modules."""
     return model.has_program and _describes_itself(type(model))
 
 
 @cache
-def _describes_itself(kind: type[Compilable]) -> bool:
+def _describes_itself(kind: type[Describable]) -> bool:
     """False for a subclass that computes something else than the class whose program it inherits."""
-    owners = {
-        name: next(one for one in kind.__mro__ if name in vars(one)) for name in ("describe_step", "advance", "readout")
-    }
-    return all(issubclass(owners["describe_step"], owner) for owner in owners.values())
+
+    def owners(name: str) -> list[type]:
+        return [one for one in kind.__mro__ if name in vars(one)][:1]
+
+    [describes] = owners("describe_step")
+    return all(issubclass(describes, owner) for name in ("advance", "readout") for owner in owners(name))
 
 
 def is_applicable(model: nn.Module, tokens: Tensor, *, most: int = MAX_ROWS) -> bool:
@@ -132,19 +161,29 @@ def program_for(model: nn.Module, outputs: int, describe: Callable[[ProgramBuild
     known = _programs.of_model.get(model)
     if known is not None and known.weights == weights:
         return known.program
-    first = next(model.parameters())
-    if first.dtype not in EXACT:
+    dtype = dtype_of(model)
+    if dtype is None:
         return None
-    builder = ProgramBuilder(first.dtype, outputs, int8=model in _programs.int8)
+    builder = ProgramBuilder(dtype, outputs, int8=model in _programs.int8)
     describe(builder)
     _programs.of_model[model] = KnownProgram(builder.build(), weights)
     return _programs.of_model[model].program
 
 
+def dtype_of(model: nn.Module) -> torch.dtype | None:
+    """The type in which a program computes: that of all weights; None if they differ or have no compiled form."""
+    found = {tensor.dtype for tensor in model.parameters()} or {
+        tensor.dtype for tensor in model.buffers() if tensor.is_floating_point()
+    }
+    return found.pop() if len(found) == 1 and found <= set(EXACT) else None
+
+
 def store_in_int8(model: nn.Module) -> None:
     """Round the matrices of a model's step to int8 and scales, and store them so in its program."""
     assert isinstance(model, Compilable)
-    builder = ProgramBuilder(next(model.parameters()).dtype, model.vocabulary)
+    dtype = dtype_of(model)
+    assert dtype is not None
+    builder = ProgramBuilder(dtype, model.vocabulary)
     model.describe_step(builder)
     with torch.no_grad():
         for matrix in builder.matrices:
@@ -257,8 +296,10 @@ def _advance(
         program.memories,
         program.offsets,
         *where,
+        program.first_states,
+        program.positions,
+        program.counters,
         program.working_size,
-        NONE if program.positions == NONE else FIRST_STATE + program.positions,
         program.sequential,
         np.ascontiguousarray(tokens.numpy()),
         *choices,

@@ -30,7 +30,8 @@ from chainrule.config import ModelConfig
 from chainrule.errors import ConfigError, TrainingError, in_units
 from chainrule.interface.base import readable
 from chainrule.interface.capabilities import DiskCounts, GreedyDrafts, TargetScorer, TargetScores, TokenGenerator
-from chainrule.kernels.step import Choices, is_enabled
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Choices, Describable, is_enabled
 from chainrule.nn.backoff import (
     BLOCK,
     LOG_BACKOFFS,
@@ -97,7 +98,7 @@ class NGramConfig(ModelConfig):
         return [given[min(order, len(given) - 1)] for order in range(self.order)]
 
 
-class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator):
+class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator, Describable):
     """n-gram language model with interpolated modified Kneser–Ney smoothing; trained by counting, in seconds.
 
     p(w | c) = (a(cw) − D(a(cw))) / Σ_v a(cv) + γ(c) p(w | c′),    γ(c) = Σ_v D(a(cv)) / Σ_v a(cv)
@@ -281,6 +282,16 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
         nodes = as_array(cast(Tensor, state))
         choices = lookup.generate(as_array(tokens), nodes, noise, rules, suppressed)
         return choices, as_tensor(nodes, tokens)
+
+    @property
+    def has_program(self) -> bool:
+        """Of numbers, not of codes; those would make the compiled function much larger."""
+        return self.config.bits == 32 and bool(self._log_probs(1).numel()) and self._lookup() is not None
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        lookup = self._lookup()
+        assert lookup is not None
+        program.backoff(lookup, 0)
 
     def greedy_draft(self, ids: Sequence[int], count: int) -> list[int]:
         """Greedy decoding from the last order − 1 tokens; a shorter text is read from BOS."""

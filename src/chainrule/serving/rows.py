@@ -124,7 +124,7 @@ class StepRow(Row):
                 sampling.min_p or 0.0,
             ]
         )
-        self.is_compiled = (
+        self._has_program = (
             isinstance(model, Compilable)
             and kernels.has_program(model)
             and kernels.is_applicable(model, torch.zeros(1, 1, dtype=torch.int64, device=model.device))
@@ -209,9 +209,15 @@ class StepRow(Row):
     # Together with others, by a compiled step
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether the next token is read by a compiled step."""
+        return self._has_program and self.room >= 1
+
+    @property
     def room(self) -> float:
-        """Number of tokens that can be read before the window moves."""
-        return self._reader.room(len(self.history) - 1)
+        """Number of tokens that can be read before the window of the model, or of a part of it, moves."""
+        assert self._step is not None
+        return min(self._reader.room(len(self.history) - 1), kernels.room(self.request.model, self._step.state))
 
     @property
     def remaining(self) -> int:
