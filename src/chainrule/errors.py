@@ -5,6 +5,7 @@ ChainruleError
 ├── DataError         a file that is missing, empty, binary, too short or in an unexpected format
 ├── TokenizerError    a vocabulary that cannot be trained, read or applied
 ├── RunError          a run folder that is missing, incomplete, damaged or from a newer version
+│   └── NotANumber    a model that predicts NaN
 ├── TrainingError     training that cannot continue: a loss that is not finite, nothing to train
 ├── DecodingError     a request that a decoder does not support
 ├── WriteError        a file that cannot be written: a full disk, a folder without permission
@@ -39,6 +40,13 @@ class TokenizerError(ChainruleError):
 
 class RunError(ChainruleError):
     """A run folder that cannot be used."""
+
+
+class NotANumber(RunError):
+    """A model that predicts NaN."""
+
+    def __init__(self) -> None:
+        super().__init__("the model predicts NaN: its weights are damaged or its training diverged; train it again")
 
 
 class TrainingError(ChainruleError):

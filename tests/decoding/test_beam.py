@@ -6,7 +6,7 @@ import torch
 
 from chainrule.decoding import GREEDY, beam_search, generate_tokens
 from chainrule.decoding.beam import beam_steps, top_choices
-from chainrule.errors import DecodingError
+from chainrule.errors import DecodingError, NotANumber
 from chainrule.types import Sequences
 
 PROMPTS = [[1, 2, 3], [], [4], [2, 2, 1], [3, 1, 4, 1, 2, 3], [2] * 15]
@@ -203,7 +203,7 @@ def test_more_results_than_the_beam_width_are_refused(recurrent, width, num):
 
 def test_a_model_that_predicts_nan_is_reported(recurrent):
     recurrent.head.bias.data.fill_(math.nan)
-    with pytest.raises(DecodingError, match="predicts NaN"):
+    with pytest.raises(NotANumber, match="predicts NaN"):
         beam_search(recurrent, [[1]], width=2, length=3)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from chainrule.decoding import GREEDY, Sampling, generate_tokens, stream_tokens
 from chainrule.decoding.incremental import IncrementalReader
-from chainrule.errors import DecodingError
+from chainrule.errors import DecodingError, NotANumber
 from chainrule.types import Batch, Sequences
 
 PROMPTS = [[1, 2, 3], [], [4], [2, 2, 1], [3, 1, 4, 1, 2, 3], [2] * 15]
@@ -230,5 +230,5 @@ def test_invalid_arguments_are_refused_before_anything_is_computed(recurrent, ch
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
 def test_a_model_that_predicts_nan_is_reported(recurrent, sampling):
     recurrent.head.bias.data.fill_(math.nan)
-    with pytest.raises(DecodingError, match="predicts NaN"):
+    with pytest.raises(NotANumber, match="predicts NaN"):
         generate_tokens(recurrent, [[1]], length=3, sampling=sampling, seeds=[0])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from chainrule.data.corpus import Corpus
-from chainrule.errors import ConfigError
+from chainrule.errors import ConfigError, NotANumber
 from chainrule.evaluation.likelihood import protocol_for, score, token_scores
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.testing import tiny_model
@@ -137,3 +137,10 @@ def test_a_stride_beyond_the_context_is_refused() -> None:
         protocol_for(model, Corpus.of_tokens(tokens(20), 5), stride=17)
     with pytest.raises(ConfigError, match="unlimited context"):
         protocol_for(tiny_model("recurrent"), Corpus.of_tokens(tokens(20), 5), stride=4)
+
+
+def test_a_model_that_predicts_nan_has_no_score() -> None:
+    model = tiny_model("recurrent")
+    next(model.parameters()).data.fill_(math.nan)
+    with pytest.raises(NotANumber, match="its weights are damaged or its training diverged"):
+        score(model, Corpus.of_tokens(tokens(40), 5))

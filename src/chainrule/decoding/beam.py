@@ -25,10 +25,10 @@ from typing import NamedTuple, NotRequired, TypeAlias, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from chainrule.decoding.generation import NOT_A_NUMBER, Finish, Generation, Stop, check_request, one_length_each
+from chainrule.decoding.generation import Finish, Generation, Stop, check_request, one_length_each
 from chainrule.decoding.incremental import IncrementalReader
 from chainrule.decoding.sampling import FORBIDDEN
-from chainrule.errors import DataError, DecodingError, in_units
+from chainrule.errors import DataError, DecodingError, NotANumber, in_units
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.memory import available_memory
 from chainrule.types import Sequences, State, Step, map_state, select, tensors
@@ -275,7 +275,7 @@ def top_choices(logits: Tensor, count: int, suppressed: Tensor | None = None) ->
     choices = []
     for row, (best, tokens, normaliser) in enumerate(zip(values, ids, normalisers, strict=True)):
         if math.isnan(normaliser):
-            raise DecodingError(NOT_A_NUMBER)
+            raise NotANumber()
         if len(best) > count and best[count - 1] == best[count] > FORBIDDEN:
             tokens = (logits[row] >= best[count]).nonzero()[:, 0].tolist()
             best = logits[row, tokens].tolist()

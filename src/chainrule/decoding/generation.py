@@ -18,7 +18,7 @@ from chainrule.decoding.incremental import IncrementalReader
 from chainrule.decoding.one_pass import decodes_in_one_pass, next_block
 from chainrule.decoding.sampling import Gumbels, Sampling, choose
 from chainrule.decoding.speculative import BlockReader, BlockSize, DraftBlock
-from chainrule.errors import DecodingError
+from chainrule.errors import DecodingError, NotANumber
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import BlockPredictor
 from chainrule.kernels.step import Choices
@@ -258,7 +258,7 @@ class GenerationBatch:
         """Append tokens that were chosen outside of `choose`, and return those of unfinished rows, step by step."""
         rows, steps = choices.ids.shape
         if np.isnan(choices.log_probs).any():
-            raise DecodingError(NOT_A_NUMBER)
+            raise NotANumber()
         if self._gumbels is not None:
             self._gumbels.consume([steps] * rows)
         generated: list[GeneratedToken] = []
@@ -334,11 +334,8 @@ def token_log_probs(logits: Tensor, ids: Sequence[int]) -> list[float]:
     log_probs = F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
     values: list[float] = log_probs.gather(-1, torch.tensor(ids, device=logits.device)[:, None]).squeeze(1).tolist()
     if any(map(math.isnan, values)):
-        raise DecodingError(NOT_A_NUMBER)
+        raise NotANumber()
     return values
-
-
-NOT_A_NUMBER = "the model predicts NaN: its weights are damaged or its training diverged; train it again"
 
 
 def one_length_each(length: int | Sequence[int], prompts: Sequence[Sequence[int]]) -> list[int]:

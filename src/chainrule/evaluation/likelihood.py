@@ -36,7 +36,7 @@ from chainrule.data.batching import by_length
 from chainrule.data.corpus import Corpus
 from chainrule.data.windows import SlidingWindow, Window
 from chainrule.deadline import NO_DEADLINE, Deadline
-from chainrule.errors import ConfigError, DataError
+from chainrule.errors import ConfigError, DataError, NotANumber
 from chainrule.evaluation.scores import MetricValues
 from chainrule.interface.base import AutoregressiveModel, DensityModel
 from chainrule.interface.capabilities import Branched, TargetScorer
@@ -272,6 +272,8 @@ def metrics_of(
     total: float, count: int, corpus: Corpus, protocol: Protocol, *, accuracy: float | None, impossible: int = 0
 ) -> Score:
     """Metrics from the total nats of `count` tokens of a corpus."""
+    if math.isnan(total):
+        raise NotANumber()
     fraction = count / len(corpus)
     return Score(
         nats_per_token=total / count,

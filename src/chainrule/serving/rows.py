@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chainrule.decoding.generation import NOT_A_NUMBER, Finish, check_request, stream_tokens, token_log_probs
+from chainrule.decoding.generation import Finish, check_request, stream_tokens, token_log_probs
 from chainrule.decoding.incremental import IncrementalReader
 from chainrule.decoding.one_pass import decodes_in_one_pass
 from chainrule.decoding.sampling import MIN_TEMPERATURE, Gumbels, choose
-from chainrule.errors import DecodingError
+from chainrule.errors import NotANumber
 from chainrule.kernels import step as kernels
 from chainrule.kernels.step import Choices, Compilable, RowState
 from chainrule.serving.prefix_cache import PrefixCache
@@ -241,7 +241,7 @@ class StepRow(Row):
     def accept(self, choices: Choices, row: int, logits: Tensor) -> list[Token]:
         """Append the tokens that a compiled step has chosen for a row of its batch; those past the end are dropped."""
         if np.isnan(choices.log_probs[row]).any():
-            raise DecodingError(NOT_A_NUMBER)
+            raise NotANumber()
         count = choices.ids.shape[1]
         if self._gumbels is not None:
             self._gumbels.consume([count])

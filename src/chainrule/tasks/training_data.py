@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from chainrule.config import DataConfig, RunConfig, Settings, TrainConfig
 from chainrule.data.batching import Feed
 from chainrule.data.corpus import Corpus
-from chainrule.errors import ConfigError
+from chainrule.errors import ConfigError, NotANumber
 from chainrule.evaluation.likelihood import protocol_for, score
 from chainrule.families import build
 from chainrule.features import use_tokenizer
@@ -258,12 +258,15 @@ class LikelihoodData(TrainingData[DensityT, RunT]):
             )
 
     def validate(self, model: DensityT, settings: TrainConfig) -> float:
-        """On a part of the validation data, as pieces in parallel and windows without overlap."""
+        """On a part of the validation data, as pieces in parallel and windows without overlap; NaN if it diverged."""
         corpus, source, _ = self.monitored
         protocol = protocol_for(
             model, corpus, stride=model.context, pieces=VALIDATION_PIECES, tokens=settings.validate_tokens
         )
-        return score(model, corpus, protocol, source=source).nats_per_token
+        try:
+            return score(model, corpus, protocol, source=source).nats_per_token
+        except NotANumber:
+            return math.nan
 
     def score_split(self, run: RunT, split: str, progress: Callable[[float], None]) -> Settings:
         corpus, source, _ = self.held_out[split]
