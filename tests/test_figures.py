@@ -56,7 +56,8 @@ def test_a_gpt_of_tiny_shakespeare_in_five_minutes_of_two_cores(
     real_data: RealData, tmp_path: Path, measure: Measure
 ) -> None:
     text = real_data("tinyshakespeare") / "input.txt"
-    run = chainrule.train("gpt", data=str(text), out=tmp_path / "run", tokens=2_230_000, threads=2)
+    settings = {"model": {"kernel": 1}}
+    run = chainrule.train("gpt", data=str(text), out=tmp_path / "run", tokens=2_230_000, threads=2, settings=settings)
     measure("nats/char", run.info()["validation"]["nats_per_token"], stated=1.4794)
 
 
@@ -100,7 +101,7 @@ def test_the_mixture_of_all_families_leads_a_comparison_on_tiny_shakespeare_in_t
 ) -> None:
     results = compare(str(real_data("tinyshakespeare") / "input.txt"), out=tmp_path / "comparison", minutes=10)
     best = results.rows[0]
-    measure(f"nats/char of {best.name}", best.nats_per_token, stated=1.317)
+    measure(f"nats/char of {best.name}", best.nats_per_token, stated=1.304)
     assert best.kind == "mixture"
 
 
