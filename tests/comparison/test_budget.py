@@ -111,6 +111,11 @@ def test_what_training_left_of_the_time_goes_to_the_test_data():
     assert tokens[-1] == 100_000 > tokens[0]
 
 
+def test_families_may_be_scored_for_as_long_as_nothing_else_needs_the_time():
+    plan = scoring(300, SPEEDS, ["ngram", "gpt"])
+    assert 0 < plan.mixing < plan.after < 60  # although scoring is expected to take less than ten seconds
+
+
 def test_a_mixture_gets_fewer_parts_before_the_test_data_is_cut_to_little():
     parts = ["ngram", "gpt", "recurrent"]
     assert scoring(100, SPEEDS, parts).parts == parts

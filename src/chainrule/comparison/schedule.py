@@ -23,6 +23,7 @@ MIXING_FRACTION = 0.15  # and for fitting and scoring the mixtures
 MEASURING_FRACTION = 0.12  # and for decoding speeds and samples
 VALIDATION_FRACTION = 0.1  # of the time of a job, at most, for validating the trained model
 MARGIN = 1.1  # of the time expected for scoring
+CONTENTION = 1.5  # of the time for scoring the families after training: several at a time, and all of them start anew
 JOB_SECONDS = 0.4  # of processor time of a job besides training and scoring: it starts, validates, saves the model
 STARTUPS = 1.0  # further time of a job, as a multiple of the time in which a trial starts
 EXPECTED_PARTS = 2.5  # of the mixtures, of mean speed
@@ -96,7 +97,7 @@ def make_schedule(
     processor = sum(one.processor for one in trials.values()) / len(trials) if trials else 1.0
     measuring, analysis, fitting = _fixed_seconds(seconds, families, test_tokens, processor)
     per_token = sum(1 / trial.speed for trial in trials.values())
-    scoring = min(SCORING_FRACTION * seconds, MARGIN * per_token * test_tokens / workers)
+    scoring = min(SCORING_FRACTION * seconds, CONTENTION * per_token * test_tokens / workers)
     mixing = 0.0
     if families > 1:
         parts = min(EXPECTED_PARTS, families)
@@ -146,22 +147,25 @@ def schedule_scoring(
     """
     measuring, analysis, fitting = _fixed_seconds(seconds, len(speeds), test_tokens, 1.0)
     starting = JOB_SECONDS * len(speeds) / workers
-    scoring = max(sum(1 / speed for speed in speeds.values()) / workers, max(1 / speed for speed in speeds.values()))
+    times = [1 / speed for speed in speeds.values()]
+    scoring = CONTENTION * max(sum(times) / workers, *times)
     left = max(0.0, seconds - measuring - analysis - starting)
     chosen = list(parts) if len(speeds) > 1 else []
     while True:
         reading = sum(1 / speeds[name] + vocabulary * BLEND_SECONDS for name in chosen)
         if cached := sum(name in cached_parts for name in chosen):
             reading += len(chosen) * vocabulary * BLEND_SECONDS + cached * CACHE_SECONDS
-        gate_tokens, affordable = min(valid_tokens, MAX_GATE_TOKENS), left / MARGIN / scoring
+        gate_tokens, affordable = min(valid_tokens, MAX_GATE_TOKENS), left / scoring
         if chosen:
             gate_tokens = min(gate_tokens, max(MIN_TOKENS, int(left / 5 / reading)))
-            affordable = (left - fitting - MARGIN * reading * gate_tokens) / MARGIN / (scoring + reading)
+            affordable = (left - fitting - MARGIN * reading * gate_tokens) / (scoring + MARGIN * reading)
         if len(chosen) <= 2 or affordable >= min(test_tokens, MIN_TEST_TOKENS):
             break
         chosen.pop()
     scored = int(min(test_tokens, max(MIN_TOKENS, affordable)))
-    families = min(left, starting + MARGIN * scoring * scored)
+    mixing = fitting + MARGIN * reading * (gate_tokens + scored) if chosen else 0.0
+    expected = min(left, starting + scoring * scored)
+    families = max(expected, seconds - measuring - analysis - mixing)  # they may take what nothing else needs
     return schedule.model_copy(
         update={
             "after": max(0.0, seconds - families),

@@ -257,47 +257,33 @@ def _operate(
             source_keys = pointers[sequence, keys]
             source_values = pointers[sequence, values]
             key_layout, value_layout = _layout(strides[sequence, keys], size), _layout(strides[sequence, values], size)
+            added = like[:0]
             if operation[8] >= 0:
                 memory, furthest = operation[9], operation[10]
                 position = integers(pointers[sequence, positions], 1)[0] + ahead
                 where = integers(pointers[sequence, memory], count)
                 distances = addresses[operation[8]]
+                added = biases[: heads * count]
                 for index in range(count):
                     offset = min(max(position - where[index], -furthest), furthest) + furthest
                     of_distance = vector(distances + offset * heads * size, heads, like)
                     for number in range(heads):
-                        biases[number * count + index] = of_distance[number]
-                attend(
-                    out,
-                    a,
-                    source_keys,
-                    source_values,
-                    key_layout,
-                    value_layout,
-                    width,
-                    heads,
-                    count,
-                    value,
-                    scores,
-                    biases,
-                    like,
-                )
-            else:
-                attend(
-                    out,
-                    a,
-                    source_keys,
-                    source_values,
-                    key_layout,
-                    value_layout,
-                    width,
-                    heads,
-                    count,
-                    value,
-                    scores,
-                    like[:0],
-                    like,
-                )
+                        added[number * count + index] = of_distance[number]
+            attend(
+                out,
+                a,
+                source_keys,
+                source_values,
+                key_layout,
+                value_layout,
+                width,
+                heads,
+                count,
+                value,
+                scores,
+                added,
+                like,
+            )
         elif code == ADDITIVE_ATTENTION:
             keys, values, lengths = operation[4], operation[5], operation[6]
             count = integers(pointers[sequence, lengths], 1)[0]
