@@ -107,3 +107,12 @@ def test_the_threads_of_blas_are_set_before_numpy_is_imported(run: Path) -> None
     code = "import os, sys; from pathlib import Path; from chainrule.cli.options import require_runs; "
     code += "require_runs(Path(sys.argv[1])); print('numpy' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code, str(run)], text=True).strip() == "False"
+
+
+def test_scoring_a_text_does_not_import_what_sharded_training_needs(run: Path) -> None:
+    code = "import sys; from chainrule.cli import main\ntry:\n    main()\n"
+    code += "finally:\n    print('torch' in sys.modules, 'torch.distributed.tensor' in sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "score", str(run), "--text", "the cat"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "True False"

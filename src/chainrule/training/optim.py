@@ -11,12 +11,11 @@ from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from chainrule.config import TrainConfig
 from chainrule.interface.base import Trainable
-from chainrule.training.placement import full, shard_like
+from chainrule.training.placement import full, is_sharded, shard_like
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # a, b, c
 LONG = 1.5  # aspect ratio above which iterating on the Gram matrix is faster than on the matrix
@@ -62,7 +61,7 @@ class Muon(Optimizer):
 
 def _orthogonal(matrices: list[Tensor]) -> list[Tensor]:
     """Orthogonalise matrices of the same shape; sharded ones are gathered one at a time, which bounds the memory."""
-    if isinstance(matrices[0], DTensor):
+    if is_sharded(matrices[0]):
         return [shard_like(orthogonalise(full(matrix)[None])[0], matrix) for matrix in matrices]
     return list(orthogonalise(torch.stack(matrices)).unbind())
 

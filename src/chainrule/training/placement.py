@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, cast, final
+from typing import TYPE_CHECKING, Any, TypeGuard, cast, final
 
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -28,6 +27,10 @@ from chainrule.errors import ConfigError
 from chainrule.interface.base import Trainable
 from chainrule.interface.capabilities import Shardable
 from chainrule.training.distributed import ONE, Processes
+
+if TYPE_CHECKING:  # slow to import, and needed for sharded training only
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 
 class Placement(ABC):
@@ -97,13 +100,15 @@ class Sharded(Placement):
     """Fully sharded data parallelism."""
 
     def __init__(self, model: Trainable, processes: Processes) -> None:
+        from torch.distributed.fsdp import fully_shard
+
         super().__init__(model, processes)
         assert isinstance(model, Shardable)
         self.module = _Computation(model)
         modules = [*model.sharded_blocks(), self.module]
         for module in modules:
             fully_shard(module)
-        self.shards = [cast(FSDPModule, module) for module in modules]
+        self.shards = [cast("FSDPModule", module) for module in modules]
 
     def __call__(self, compute: Callable[..., Tensor], *arguments: Any) -> Tensor:
         loss: Tensor = self.module(compute, *arguments)
@@ -155,13 +160,21 @@ def _checkpoint_activations(model: Trainable) -> None:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether this process has a part of a tensor only."""
+    sharding = sys.modules.get("torch.distributed.tensor")  # not imported: nothing is sharded
+    return sharding is not None and isinstance(tensor, sharding.DTensor)
+
+
 def full(tensor: Tensor) -> Tensor:
     """All of a tensor that may be sharded; every process has to call it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """The part of a tensor for this process, if `like`, of the same shape, is sharded."""
-    if not isinstance(like, DTensor) or isinstance(tensor, DTensor) or tensor.shape != like.shape:
+    if not is_sharded(like) or is_sharded(tensor) or tensor.shape != like.shape:
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
