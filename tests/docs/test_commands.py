@@ -157,7 +157,7 @@ def shrunk(text: str) -> tuple[str, ...]:
         kept = ["my.txt" if word in ("builtin:prose", "input.txt", "train.txt") else word for word in kept]
         tiny = ["--tokens", "400", "--families", families]
         if "--budget-curve" in kept:  # it varies the minutes
-            tiny = ["--minutes", "0.06", "--families", "ngram"]
+            tiny = ["--minutes", "0.2", "--families", "ngram"]
     elif verb == "frontier":
         tiny = ["--seconds", "0.02", "--limit", "3"]
     elif verb == "generate" and "runs/qa" not in kept:  # answers have no length to choose
