@@ -30,7 +30,8 @@ Weights = npt.NDArray[Any]  # of int8, or of the type that the caller computes i
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+# `fastmath` is set because Numba gives a function that leaves it open the setting of whoever calls it first.
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
 
 
 def ordered(function: Function) -> Function:

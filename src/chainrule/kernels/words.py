@@ -23,7 +23,7 @@ Numbers = npt.NDArray[np.int32]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
 POSITION, FOUND, DISTINCT, STATE = range(4)  # of `state`, and its length
 NEWLINE = 10
 WHITE, PERHAPS = 1, 2
