@@ -39,6 +39,7 @@ from chainrule.nn.attention import (
     new_caches,
     require_heads,
 )
+from chainrule.nn.convolution import ShortConvolution
 from chainrule.nn.dropout import apply_dropout
 from chainrule.nn.layers import LayerNorm, Projection, rms_norm, squared_relu
 from chainrule.nn.positions import Rotary, Rotation, require_pairs
@@ -227,28 +228,6 @@ class GPT(TabledReadout, Rewindable, AttentionHeads, Compilable, Shardable):
             program.add_previous_rows(embedded, self.tokens.table, self.convolution.scales, 2 * layers + 1)
         x = self.trunk.describe(program, embedded, [(layer, layers + layer) for layer in range(layers)])
         program.logits(x, self.tokens.matrix[: self.vocabulary], self.bias)
-
-
-class ShortConvolution(nn.Module):
-    """x_t + Σ_j a_j ∘ x_{t−j} with 0 < j < k: a depthwise causal convolution that begins as the identity.
-
-    A step of attention that looks for a phrase has to find the tokens before a token first. Here every position knows
-    the last few tokens from the start, which saves a small model one layer.
-    """
-
-    def __init__(self, kernel: int, width: int) -> None:
-        super().__init__()
-        self.kernel = kernel
-        self.scales = nn.Parameter(torch.zeros((kernel - 1) * width))  # flat: scales for AdamW, not a map for Muon
-
-    def forward(self, x: Tensor, before: Tensor | None = None) -> Tensor:
-        """(B, K, D), after the last k − 1 vectors (B, k − 1, D), which are zero at the start of a text."""
-        past = x.new_zeros(len(x), self.kernel - 1, x.shape[2]) if before is None else before
-        padded, length = torch.cat([past, x], dim=1), x.shape[1]
-        for distance, scale in enumerate(self.scales.view(self.kernel - 1, -1), start=1):
-            start = self.kernel - 1 - distance
-            x = torch.addcmul(x, padded[:, start : start + length], scale)
-        return x
 
 
 class Tokens(nn.Module, ABC):

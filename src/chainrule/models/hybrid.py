@@ -41,6 +41,9 @@ class HybridSettings(FeaturesConfig):
 
     width: int = Field(128, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
     layers: int = Field(2, ge=1, description="blocks of the autoregressive branch: GRU, attention and MLP")
+    recurrent_layers: int | None = Field(
+        None, ge=1, description="blocks that have a GRU, from the first on; none: all of them"
+    )
     parallel_layers: int = Field(1, ge=1, description="LSTM layers of the non-autoregressive branch")
     heads: int = Field(4, ge=1, description="attention heads per block")
     mlp_ratio: int = Field(4, ge=1, description="width of the MLP's hidden layer divided by width")
@@ -113,10 +116,17 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         else:
             self.config = config.model_copy(update=self.features.settings)
         self.parallel = ParallelBranch(width, config.parallel_layers, dropout=config.dropout)
-        self.use_context = output_projection(width, width)  # U: of c_t
+        self.use_context = output_projection(width, width) if self.reads_contexts else None  # U: of c_t
+        recurrent = config.layers if config.recurrent_layers is None else config.recurrent_layers
         self.blocks = nn.ModuleList(
-            RecurrentBlock(width, self.new_attention(), mlp_ratio=config.mlp_ratio, dropout=config.dropout)
-            for _ in range(config.layers)
+            RecurrentBlock(
+                width,
+                self.new_attention(),
+                mlp_ratio=config.mlp_ratio,
+                dropout=config.dropout,
+                recurrent=number < recurrent,
+            )
+            for number in range(config.layers)
         )
         self.dropout = Dropout(config.dropout)
         self.gamma = GAMMAS[config.gate](config.gamma, 2 * width)
@@ -186,6 +196,11 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
     def new_attention(self) -> nn.Module:
         """The attention of a block of the autoregressive branch."""
 
+    @property
+    def reads_contexts(self) -> bool:
+        """Whether the autoregressive branch reads the allocated contexts."""
+        return True
+
     @abstractmethod
     def encode(self, source: Sequences) -> Tensor:
         """m, (B, S, D), by the encoder; zeros past the lengths."""
@@ -203,13 +218,16 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
 
     def read_target(
         self,
-        tokens: Tensor,
-        contexts: Tensor,
+        embedded: Tensor,
+        contexts: Tensor | None,
         states: Sequence[LayerState],
         attends: Sequence[Callable[[Tensor], Tensor]],
     ) -> tuple[Tensor, tuple[LayerState, ...]]:
-        """A (B, K, D) and the states after tokens (B, K), each with the context (B, K, D) of the next."""
-        x = self.dropout(self.tokens.embed(tokens) + self.use_context(contexts))
+        """A (B, K, D) and the states after embedded tokens (B, K, D), each with the context of the next if it is read."""
+        x = embedded
+        if self.use_context is not None and contexts is not None:
+            x = x + self.use_context(contexts)
+        x = self.dropout(x)
         after = []
         for block, before, attend in zip(self.stack, states, attends, strict=True):
             x, state = block(x, before, attend)
@@ -342,7 +360,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
         attends = [
             partial(block.attention, cross_attend=layer) for block, layer in zip(self.stack, attention, strict=True)
         ]
-        return self.read_target(tokens, contexts, state.layers, attends)
+        return self.read_target(self.tokens.embed(tokens), contexts, state.layers, attends)
 
     @property
     def _attention_dropout(self) -> float:

@@ -16,6 +16,7 @@ from chainrule.models.hybrid import HybridModel, HybridSettings
 from chainrule.models.transformer import SelfAttention
 from chainrule.nn.attention import new_caches
 from chainrule.nn.branches import TargetPlan
+from chainrule.nn.convolution import ShortConvolution
 from chainrule.nn.recurrent import LayerState
 from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
 from chainrule.nn.tokens import TokenTable
@@ -27,11 +28,18 @@ class HybridLanguageConfig(HybridSettings):
     """The defaults have 1.3M parameters besides the embeddings."""
 
     width: int = Field(160, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
+    recurrent_layers: int | None = Field(
+        1, ge=1, description="blocks that have a GRU, from the first on; none: all of them"
+    )
     heads: int = Field(2, ge=1, description="attention heads per block")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings and residual branches")
+    branch_share: float = Field(
+        0.125, gt=0, le=1, description="share of the chunks for which training computes the non-autoregressive branch"
+    )
+    kernel: int = Field(4, ge=1, description="tokens that the convolution of the embeddings spans; 1: none")
     chunk: int = Field(16, ge=1, description="chunk length: tokens predicted in parallel from the previous chunk")
     window: int = Field(128, ge=1, description="number of previous tokens that the autoregressive branch attends to")
-    segment: int = Field(32, ge=1, description="length of truncated back-propagation through time, in tokens")
+    segment: int = Field(64, ge=1, description="length of truncated back-propagation through time, in tokens")
 
 
 class HybridLanguageState(NamedTuple):
@@ -43,6 +51,7 @@ class HybridLanguageState(NamedTuple):
     plan: TargetPlan  # of the current chunk, P = C
     source: Tensor  # (B, C) ids of the previous chunk, the source of the plan
     recent: Tensor  # (B, C) ids of the current chunk; 0 where not yet read
+    tail: Tensor  # (B, k − 1) ids of the last tokens, for the convolution of the embeddings
     positions: Tensor  # (B,) tokens read so far, including BOS
 
 
@@ -62,10 +71,11 @@ class HybridLanguage(HybridModel):
 
     With chunks of C tokens, x_t in chunk k = ⌈t / C⌉, and the two branches of `HybridModel`,
 
-        P(x_t | x_<t) = (1 − γ_t) P_AR(x_t | x_<t, chunk k − 1) + γ_t P_NAR(x_t | t, chunk k − 1)
+        P(x_t | x_<t) = (1 − γ_t) P_AR(x_t | x_<t) + γ_t P_NAR(x_t | t, chunk k − 1)
 
     The text is preceded by BOS; x_0 is the last token of a chunk, so that segments of training are whole chunks. The
-    autoregressive branch attends to the last W tokens, and its GRU states are carried on, so it sees the whole text.
+    autoregressive branch attends to the last W tokens, and the state of its GRU is carried on, so it sees the whole
+    text. It reads the contexts of the previous chunk only if they are those of a pretrained model.
     A chunk is encoded bidirectionally only when it is complete, as the source of the next, so no prediction depends on
     its own token.
     """
@@ -82,10 +92,16 @@ class HybridLanguage(HybridModel):
     def __init__(self, config: HybridLanguageConfig) -> None:
         tokens = TokenTable(config.vocabulary, config.width, tied=config.tied)
         super().__init__(config, tokens, source_vocabulary=config.vocabulary)
+        self.convolution = ShortConvolution(config.kernel, config.width) if config.kernel > 1 else None
 
     @property
     def segment(self) -> int:
         return self.config.segment
+
+    @property
+    def reads_contexts(self) -> bool:
+        """Those of a pretrained model, since its own attention reads the previous chunk."""
+        return self.features is not None
 
     def new_encoder(self) -> nn.Module:
         config = self.config
@@ -106,10 +122,11 @@ class HybridLanguage(HybridModel):
         ids = torch.full((batch_size, config.chunk), self.bos, device=self.device)
         positions = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
         plan = TargetPlan(*(part.expand(batch_size, *part.shape[1:]) for part in self._plan(ids[:1])))
-        layers = tuple(block.gru.initial(batch_size) for block in self.stack)
+        layers = tuple(() if block.gru is None else block.gru.initial(batch_size) for block in self.stack)
         shape = (batch_size, config.heads, config.window, config.width // config.heads)
         keys, values = new_caches(self.tokens.bias, config.layers, shape)
-        return HybridLanguageState(layers, keys, values, plan, ids, ids, positions)
+        tail = torch.full((batch_size, config.kernel - 1), self.bos, device=self.device)
+        return HybridLanguageState(layers, keys, values, plan, ids, ids, tail, positions)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(HybridLanguageState, state)
@@ -126,9 +143,10 @@ class HybridLanguage(HybridModel):
         attention = [
             WindowAttention(keys, values, bias) for keys, values in zip(before.keys, before.values, strict=True)
         ]
+        read = torch.cat([before.tail, tokens], dim=1)
         attended, layers = self.read_target(
-            tokens,
-            gather_positions(plans.contexts.flatten(1, 2), grid.where),
+            self._embed(read),
+            None if self.use_context is None else gather_positions(plans.contexts.flatten(1, 2), grid.where),
             before.layers,
             [
                 partial(block.attention, rotate=_unrotated, attend=attend)
@@ -146,9 +164,18 @@ class HybridLanguage(HybridModel):
             last,
             sources[rows, grid.complete],
             grid.ids[rows, grid.complete],
+            read[:, tokens.shape[1] :],
             before.positions + tokens.shape[1],
         )
         return Advance(hidden, after)
+
+    def _embed(self, read: Tensor) -> Tensor:
+        """Embeddings (B, K, D) of new tokens, given the last ones before them and them (B, k − 1 + K)."""
+        embedded = self.tokens.embed(read)
+        if self.convolution is None:
+            return embedded
+        before = self.config.kernel - 1
+        return cast(Tensor, self.convolution(embedded[:, before:], embedded[:, :before]))
 
     def lookahead(self, source: Sequences | None, texts: Sequence[Sequence[int]]) -> Lookahead:
         chunk = self.config.chunk
@@ -175,13 +202,19 @@ class HybridLanguage(HybridModel):
         """Plans from sources (B, M + 1, C), with tensors (B, M + 1, …). The first one is known already.
 
         If it predicts any token in training, it is computed again, so that gradients reach its source: the state of a
-        previous segment is detached.
+        previous segment is detached. Training computes a random share of all plans, unless every token needs the
+        contexts; the other chunks have no non-autoregressive predictions.
         """
         rows, count, chunk = sources.shape
         needed = torch.arange(count, device=sources.device) <= complete[:, None]  # (B, M + 1)
         needed[:, 0] = (where[:, 0] < chunk) & torch.is_grad_enabled()
+        some = self.training and self.use_context is None and self.branch_share < 1
+        if some:
+            needed &= torch.rand(needed.shape, device=needed.device) < self.branch_share
+        if some:
+            known = TargetPlan(*(torch.zeros_like(part) for part in known))
         if not needed.any():
-            return TargetPlan(*(part[:, None] for part in known))
+            return TargetPlan(*(part[:, None].expand(-1, count, *part.shape[1:]) for part in known))
         made = self._plan(sources[needed])
         plans = []
         for old, new in zip(known, made, strict=True):
@@ -194,7 +227,10 @@ class HybridLanguage(HybridModel):
     def _plan(self, ids: Tensor) -> TargetPlan:
         """The plans of chunks, given the previous chunks (N, C)."""
         source = Sequences.full(ids)
-        return self.new_plan(source, source.lengths)
+        if self.use_context is not None:
+            return self.new_plan(source, source.lengths)
+        plan = self.parallel.plan(self.read_source(source), source.lengths, source.lengths)
+        return plan._replace(source=plan.source[:, :0], contexts=plan.contexts[:, :0])  # not used again
 
 
 def _unrotated(vectors: Tensor) -> Tensor:

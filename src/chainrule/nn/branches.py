@@ -115,20 +115,25 @@ class RecurrentBlock(nn.Module):
 
         g = x + GRU(norm(x))        h = g + Attention(norm(g))        x' = h + MLP(norm(h))
 
+    A block that is not `recurrent` has no GRU, g = x.
+
     Compare Merity (2019), whose language model is such a stack of LSTMs with attention, and Chen et al. (2018), who
     decode translations by recurrent layers that attend to a Transformer encoder.
     """
 
-    def __init__(self, width: int, attention: nn.Module, *, mlp_ratio: int, dropout: float) -> None:
+    def __init__(
+        self, width: int, attention: nn.Module, *, mlp_ratio: int, dropout: float, recurrent: bool = True
+    ) -> None:
         super().__init__()
-        self.gru = GRU(width, width)
+        self.gru = GRU(width, width) if recurrent else None
         self.attention = attention
         self.mlp = SquaredReluMLP(width, mlp_ratio * width, width)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, state: LayerState, attend: Callable[[Tensor], Tensor]) -> tuple[Tensor, LayerState]:
         """(B, K, D) and the state of the GRU to the same; `attend` applies the attention of the block."""
-        hidden, after = self.gru(rms_norm(x).transpose(0, 1), state)  # time first
-        x = x + self.dropout(hidden.transpose(0, 1))
+        if self.gru is not None:
+            hidden, state = self.gru(rms_norm(x).transpose(0, 1), state)  # time first
+            x = x + self.dropout(hidden.transpose(0, 1))
         x = x + self.dropout(attend(rms_norm(x)))
-        return x + self.dropout(self.mlp(rms_norm(x))), after
+        return x + self.dropout(self.mlp(rms_norm(x))), state

@@ -215,3 +215,25 @@ def matrix(inputs: int, outputs: int) -> nn.Linear:
     found = nn.Linear(inputs, outputs, bias=False)
     nn.init.normal_(found.weight, std=inputs**-0.5)
     return found
+
+
+class ShortConvolution(nn.Module):
+    """x_t + Σ_j a_j ∘ x_{t−j} with 0 < j < k: a depthwise causal convolution that begins as the identity.
+
+    A step of attention that looks for a phrase has to find the tokens before a token first. Here every position knows
+    the last few tokens from the start, which saves a small model one layer.
+    """
+
+    def __init__(self, kernel: int, width: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.scales = nn.Parameter(torch.zeros((kernel - 1) * width))  # flat: scales for AdamW, not a map for Muon
+
+    def forward(self, x: Tensor, before: Tensor | None = None) -> Tensor:
+        """(B, K, D), after the last k − 1 vectors (B, k − 1, D), which are zero at the start of a text."""
+        past = x.new_zeros(len(x), self.kernel - 1, x.shape[2]) if before is None else before
+        padded, length = torch.cat([past, x], dim=1), x.shape[1]
+        for distance, scale in enumerate(self.scales.view(self.kernel - 1, -1), start=1):
+            start = self.kernel - 1 - distance
+            x = torch.addcmul(x, padded[:, start : start + length], scale)
+        return x

@@ -115,7 +115,7 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "hybrid_language": {
         "gated": {**_HYBRID, "chunk": 4, "window": 3},
-        "learned": {**_HYBRID, "gate": "learned", "layers": 2, "chunk": 1},
+        "learned": {**_HYBRID, "gate": "learned", "layers": 2, "recurrent_layers": 2, "kernel": 1, "chunk": 1},
         "fixed": {**_HYBRID, "gate": "fixed", "gamma": 0.7, "chunk": 5, "tied": False},
     },
     "neighbours": {
