@@ -99,8 +99,7 @@ def make_run(folder: Path, width: int, layers: int, name: str = "gpt10m", vocabu
     from chainrule.tokenizers import train_tokenizer
     from chainrule.training.checkpoint import RunFolder
 
-    text = " ".join(random.Random(0).choice(WORDS) for _ in range(5000))
-    tokenizer = train_tokenizer(f"bpe:{vocabulary}", lambda: [text])
+    tokenizer = train_tokenizer(f"bpe:{vocabulary}", lambda: [prompt_of(0, 5000)])  # a token for each word
     torch.manual_seed(0)
     heads = max(2, width // 64)
     settings = {"layout": "gpt2", "layers": layers, "width": width, "heads": heads, "context": 512}
@@ -338,7 +337,7 @@ def prefix(url: str) -> dict[str, float]:
     host, port = url.removeprefix("http://").split(":")
     times: dict[str, list[float]] = {"new": [], "cached": []}
     for trial in range(10):
-        begin = prompt_of(9000 + trial, 200)  # a token for each word
+        begin = prompt_of(9000 + trial, 200)
         for kind in times:
             body = {"model": "gpt10m", "prompt": f"{begin} {kind}", "max_tokens": 1, "stream": True, "seed": 1}
             times[kind].append(asyncio.run(stream_once(host, int(port), body))["times"][0])

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 from chainrule.compose.mixture import Mixture
 from chainrule.decoding import Sampling, generate_tokens
@@ -13,6 +14,7 @@ from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.conditional import Conditional
 from chainrule.kernels.quantization import quantized
 from chainrule.kernels.step import Compilable, program_of, room, torch_only
+from chainrule.models.gpt import GPT
 from chainrule.testing.tiny import SOURCE_VOCABULARY, VOCABULARY, composed_variants, tiny_model, variants
 from chainrule.types import Sequences, State, map_state, select, tensors
 
@@ -134,6 +136,23 @@ def test_a_converted_or_copied_model_gets_a_program_of_its_own() -> None:
         double = model.double().step(ids, model.start().state).logits
     assert double.dtype == torch.float64
     torch.testing.assert_close(double.float(), first, atol=1e-5, rtol=0)
+
+
+def test_a_model_with_another_tensor_or_module_gets_a_program_of_its_own() -> None:
+    model = tiny_model("gpt", "modern").float()
+    assert isinstance(model, GPT)
+    with torch.inference_mode():
+        first = program_of(model)
+        block = model.trunk.blocks[0]
+        model.trunk.blocks[0] = copy.deepcopy(block)
+        second = program_of(model)
+        assert second is not first
+        name, weight = next(iter(model.trunk.blocks[0].named_parameters()))
+        owner = model.trunk.blocks[0].get_submodule(name.rpartition(".")[0])
+        setattr(owner, name.rpartition(".")[2], nn.Parameter(weight.clone(), requires_grad=False))
+        third = program_of(model)
+        assert third is not second
+        assert program_of(model) is third
 
 
 def test_changed_weights_are_used_at_once() -> None:

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from chainrule.decoding.sampling import GREEDY, Sampling
 from chainrule.families import build
-from chainrule.interface.base import AutoregressiveModel
+from chainrule.interface.base import AutoregressiveModel, NeuralModel
 from chainrule.interface.conditional import Conditional
 from chainrule.serving.engine import Engine, EngineLimits
 from chainrule.serving.requests import DeadlineExceeded, EngineClosed, QueueFull, Request, Token
 from chainrule.testing.tiny import SOURCE_VOCABULARY, VOCABULARY, composed_variants, tiny_model, variants
-from chainrule.types import Sequences
+from chainrule.types import Sequences, Step
 
 
 @pytest.fixture
@@ -151,6 +151,22 @@ def test_a_cached_beginning_is_not_read_again_and_changes_nothing(engine: Engine
     other = replace(first, prompt=[*prompt[:64], 2, 2])
     assert list(engine.stream(other)) == alone(other)
     assert engine.stats.cached_tokens == 2 * 64
+
+
+def test_the_start_of_a_model_is_computed_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[int] = []
+    original = NeuralModel.start
+
+    def start(model: NeuralModel, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
+        starts.append(batch_size)
+        return original(model, source, batch_size=batch_size)
+
+    monkeypatch.setattr(NeuralModel, "start", start)
+    request = Request(model=wide_model(), prompt=[1, 2, 3], max_tokens=5)
+    first = list(engine.stream(request))
+    assert list(engine.stream(request)) == first
+    assert list(engine.stream(replace(request, prompt=[4]))) == alone(replace(request, prompt=[4]))
+    assert len(starts) == 2  # one of the other engine
 
 
 def test_the_prefix_cache_is_bounded_and_drops_what_was_used_least_recently() -> None:

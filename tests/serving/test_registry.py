@@ -69,6 +69,17 @@ def test_a_run_is_loaded_once_and_again_when_its_weights_change(runs: Path, text
     assert registry.get("first") is not before
 
 
+def test_a_run_that_was_looked_at_a_moment_ago_is_given_without_looking_again(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry([runs])
+    loaded = registry.get("first")
+    assert registry.recent("first") is None  # its time is over at once here
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SCANS", 1e9)
+    assert registry.recent("first") is loaded
+    assert registry.recent("second") is None
+
+
 def test_two_runs_of_one_name_are_refused(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "first", tmp_path / "others" / "first")
     with pytest.raises(ConfigError, match="two runs are named 'first'"):

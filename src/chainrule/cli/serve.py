@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from chainrule.errors import ConfigError, MissingExtra, RunError
 
 KEY = "CHAINRULE_API_KEY"
 MEGABYTE = 1 << 20
+SWITCH_SECONDS = 0.0005  # that the engine waits for the event loop, or the reverse, where both need Python's lock
 
 
 def serve(
@@ -90,6 +92,7 @@ def serve(
         cors=cors or (),
     )
     log_as_json(log_level)
+    sys.setswitchinterval(SWITCH_SECONDS)
     names = registry.names()
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{listening.getsockname()[1]}"
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
@@ -162,6 +163,15 @@ class Gumbels:
                 self._draw(row, missing)
         rows = [drawn[used : used + count] for drawn, used in zip(self._drawn, self._used, strict=True)]
         return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+
+    def peek_array(self, row: int, count: int) -> npt.NDArray[np.float64]:
+        """The noise (count, V) of one row as an array, on the CPU."""
+        used = self._used[row]
+        if (missing := used + count - len(self._drawn[row])) > 0:
+            self._draw(row, missing)
+            used = self._used[row]
+        drawn: npt.NDArray[np.float64] = self._drawn[row].numpy()
+        return drawn[used : used + count]
 
     def consume(self, counts: Sequence[int]) -> None:
         """Advance each row by a number of positions."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
@@ -62,11 +62,31 @@ class Compilable(Describable):
     """A model whose decoding step is compiled; mixed into an autoregressive model."""
 
 
+class Member(NamedTuple):
+    """A parameter, buffer or module of a module, under its name."""
+
+    members: dict[str, Any]
+    name: str
+    value: Any
+    address: int | None  # of a tensor
+
+
 class KnownProgram(NamedTuple):
-    """A program, and the addresses of all weights when it was made: they change if a model is moved or converted."""
+    """A program, and all that it was made of."""
 
     program: Program
-    weights: tuple[int, ...]
+    members: tuple[Member, ...]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the model has the same modules and tensors, at the same addresses: not moved and not converted.
+
+        This is asked before every step, and `model.parameters()` would take longer than the step of a small model.
+        """
+        for members, name, value, address in self.members:
+            if members.get(name) is not value or (address is not None and value.data_ptr() != address):
+                return False
+        return True
 
 
 class _Programs:
@@ -157,17 +177,25 @@ def program_of(model: Compilable) -> Program | None:
 
 def program_for(model: nn.Module, outputs: int, describe: Callable[[ProgramBuilder], None]) -> Program | None:
     """The program of a module that `describe` describes, made once for its present weights."""
-    weights = tuple(tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers()))
     known = _programs.of_model.get(model)
-    if known is not None and known.weights == weights:
+    if known is not None and known.is_current:
         return known.program
     dtype = dtype_of(model)
     if dtype is None:
         return None
     builder = ProgramBuilder(dtype, outputs, int8=model in _programs.int8)
     describe(builder)
-    _programs.of_model[model] = KnownProgram(builder.build(), weights)
+    _programs.of_model[model] = KnownProgram(builder.build(), tuple(_members(model)))
     return _programs.of_model[model].program
+
+
+def _members(model: nn.Module) -> Iterator[Member]:
+    """All modules and tensors in a module."""
+    for module in model.modules():
+        yield from (Member(module._modules, name, value, None) for name, value in module._modules.items())
+        for tensors_of in (module._parameters, module._buffers):
+            for name, tensor in tensors_of.items():
+                yield Member(tensors_of, name, tensor, None if tensor is None else tensor.data_ptr())
 
 
 def dtype_of(model: nn.Module) -> torch.dtype | None:

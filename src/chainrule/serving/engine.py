@@ -21,12 +21,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from chainrule.decoding.generation import Generation
-from chainrule.kernels.step import Choices
 from chainrule.serving.prefix_cache import PrefixCache
 from chainrule.serving.queueing import FairQueue
 from chainrule.serving.requests import (
@@ -39,7 +36,7 @@ from chainrule.serving.requests import (
     Ticket,
     Token,
 )
-from chainrule.serving.rows import CHUNK, Row, StepRow, compiled_steps, row_for
+from chainrule.serving.rows import CHUNK, CompiledSteps, Row, StepRow, compiled_steps, row_for
 
 log = logging.getLogger(__name__)
 
@@ -263,19 +260,20 @@ class Engine:
         count = self._tokens_per_call(rows)
         began = time.perf_counter()
         try:
-            choices, logits = self._in_threads(rows, count)
+            parts = self._in_threads(rows, count)
         except Exception as error:
             for row in rows:
                 self._fail_row(row, error)
             return
         self._seconds_per_token = (time.perf_counter() - began) / count
-        for index, row in enumerate(rows):
-            try:
-                tokens = row.accept(choices, index, logits)
-            except Exception as error:
-                self._fail_row(row, error)
-                continue
-            self._deliver(row, tokens)
+        for part in parts:
+            for index, row in enumerate(part.rows):
+                try:
+                    tokens = row.accept(part.choices, index, part.logits)
+                except Exception as error:
+                    self._fail_row(row, error)
+                    continue
+                self._deliver(row, tokens)
 
     def _tokens_per_call(self, rows: Sequence[StepRow]) -> int:
         """Number of tokens that are generated before control returns; one if something waits for the next step."""
@@ -285,17 +283,15 @@ class Engine:
         remaining = max(row.remaining for row in rows)
         return int(max(1, min(SECONDS_PER_CALL / self._seconds_per_token, MAX_TOKENS_PER_CALL, room, remaining)))
 
-    def _in_threads(self, rows: Sequence[StepRow], count: int) -> tuple[Choices, Tensor]:
+    def _in_threads(self, rows: Sequence[StepRow], count: int) -> list[CompiledSteps]:
         """`compiled_steps`, the rows divided among the threads: no row depends on which others it is computed with."""
         parts = min(self._threads, len(rows) // MIN_ROWS_PER_THREAD)
         if parts < 2 or self._helpers is None:
-            return compiled_steps(rows, count)
+            return [compiled_steps(rows, count)]
         size = -(-len(rows) // parts)
         own, *others = [rows[first : first + size] for first in range(0, len(rows), size)]
         pending = [self._helpers.submit(_in_inference_mode, part, count) for part in others]
-        found = [compiled_steps(own, count), *(one.result() for one in pending)]
-        ids, log_probs = (np.concatenate(parts) for parts in zip(*(choices for choices, _ in found), strict=True))
-        return Choices(ids, log_probs), torch.cat([logits for _, logits in found])
+        return [compiled_steps(own, count), *(one.result() for one in pending)]
 
     # Results
 
@@ -326,7 +322,7 @@ class Engine:
         ticket.over.set()
 
 
-def _in_inference_mode(rows: Sequence[StepRow], count: int) -> tuple[Choices, Tensor]:
+def _in_inference_mode(rows: Sequence[StepRow], count: int) -> CompiledSteps:
     with torch.inference_mode():  # a setting of each thread
         return compiled_steps(rows, count)
 

@@ -1,7 +1,8 @@
 """The prefix cache: states after the beginnings of prompts, so that equal beginnings are read once.
 
-A prompt is read in chunks of a fixed length, and the state after each whole chunk is kept. Since the chunks of a prompt
-do not depend on what is cached, a request computes the same numbers whether it finds a state or not.
+A prompt is read in chunks of a fixed length, and the state before the first and after each whole chunk is kept. Since
+the chunks of a prompt do not depend on what is cached, a request computes the same numbers whether it finds a state or
+not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ class PrefixCache:
     def __init__(self, chunk: int, max_bytes: int) -> None:
         self.chunk, self.max_bytes = chunk, max_bytes
         self.bytes = 0
-        self.hits = self.misses = 0
         self._entries: OrderedDict[bytes, tuple[Step, int]] = OrderedDict()
         self._models: WeakKeyDictionary[AutoregressiveModel, int] = WeakKeyDictionary()
         self._numbers = itertools.count()
@@ -48,14 +48,12 @@ class PrefixCache:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 found = CachedPrefix(length, self._entries[key][0])
-        if len(tokens) >= self.chunk:
-            self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
         return None if found is None else found._replace(step=_copy(found.step))
 
     def keep(self, model: AutoregressiveModel, tokens: Sequence[int], step: Step) -> None:
         """Keep a copy of the step after these tokens, a whole number of chunks."""
-        keys = [key for _, key in self._keys(model, tokens)]
-        if not keys or (key := keys[-1]) in self._entries:
+        *_, (_, key) = self._keys(model, tokens)
+        if key in self._entries:
             return
         kept = _copy(Step(step.logits[:, -1:], step.state))
         size = sum(tensor.numel() * tensor.element_size() for tensor in (kept.logits, *tensors(kept.state)))
@@ -68,10 +66,11 @@ class PrefixCache:
             self.bytes -= freed
 
     def _keys(self, model: AutoregressiveModel, tokens: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """The key of each beginning of whole chunks: a digest of the model and all of its tokens."""
+        """The key of each beginning of whole chunks, the empty one first: a digest of the model and all tokens."""
         if model not in self._models:
             self._models[model] = next(self._numbers)
         key = self._models[model].to_bytes(8, "little")
+        yield 0, key
         for end in range(self.chunk, len(tokens) + 1, self.chunk):
             ids = np.asarray(tokens[end - self.chunk : end], dtype=np.int64).tobytes()
             key = hashlib.blake2b(key + ids, digest_size=16).digest()

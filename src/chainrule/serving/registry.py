@@ -40,10 +40,11 @@ class Stamp(NamedTuple):
 
 
 class LoadedRun(NamedTuple):
-    """A run in memory, and its weights file when it was loaded."""
+    """A run in memory, its weights file when it was loaded, and when that was last compared with the folder."""
 
     run: Run
     stamp: Stamp
+    checked: float
 
 
 class Registry:
@@ -91,14 +92,26 @@ class Registry:
                 self._scan()
             return dict(self._folders)
 
+    def recent(self, name: str) -> Run | None:
+        """The run of this name if it is loaded and the folder was looked at a moment ago; never waits."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            known = self._loaded.get(name)
+            if known is None or time.monotonic() - known.checked >= SECONDS_BETWEEN_SCANS:
+                return None
+            self._loaded.move_to_end(name)
+            return known.run
+        finally:
+            self._lock.release()
+
     def get(self, name: str) -> Run:
         """The run of this name, loaded if need be."""
         with self._lock:
             folder, stamp = self._stamped(name)
             known = self._loaded.get(name)
             if known is not None and known.stamp == stamp:
-                self._loaded.move_to_end(name)
-                return known.run
+                return self._keep(name, known)
             loading = self._loading.setdefault(name, threading.Lock())
         with loading:
             with self._lock:
@@ -106,15 +119,19 @@ class Registry:
                 known = self._loaded.get(name)
             if known is None or known.stamp != stamp:
                 try:
-                    known = LoadedRun(self._load(folder), stamp)
+                    known = LoadedRun(self._load(folder), stamp, 0.0)
                 except ChainruleError as error:
                     raise RunError(f"run {name!r} cannot be loaded: {error}") from None
             with self._lock:
-                self._loaded[name] = known
-                self._loaded.move_to_end(name)
-                while len(self._loaded) > self.most_loaded:
-                    self._loaded.popitem(last=False)
-            return known.run
+                return self._keep(name, known)
+
+    def _keep(self, name: str, known: LoadedRun) -> Run:
+        """Remember a run that has just been compared with its folder."""
+        self._loaded[name] = known._replace(checked=time.monotonic())
+        self._loaded.move_to_end(name)
+        while len(self._loaded) > self.most_loaded:
+            self._loaded.popitem(last=False)
+        return known.run
 
     def _stamped(self, name: str) -> tuple[RunFolder, Stamp]:
         """The folder of a run with weights, and their stamp."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,10 @@ from chainrule.types import Step
 
 CHUNK = 32
 """Tokens of a prompt that are read at once: as many as a compiled step takes."""
+
+ROOM = 64
+"""Tokens for which a state gets room in advance. Between two compiled steps no torch operation is called: each releases
+Python's lock, and getting it back from the event loop takes longer than the operation."""
 
 
 class Row(ABC):
@@ -132,6 +137,7 @@ class StepRow(Row):
             and self._seen is None
         )
         self._row_state: RowState | None = None
+        self._spare = 0  # tokens for which the row state has room
         self._begin()
 
     # Reading
@@ -142,13 +148,15 @@ class StepRow(Row):
         self._view = self.history[len(self.history) - visible :]
         self._done: int = 0
         self._step: Step | None = None
-        if self._cache is not None and not self.generated:
-            found = self._cache.find(self.request.model, self._view)
-            if found is not None:
-                self._done, self._step = found
-                self.ticket.cached_tokens = found.length
+        self._row_state = None
+        caches = self._cache is not None and not self.generated
+        if self._cache is not None and caches and (found := self._cache.find(self.request.model, self._view)):
+            self._done, self._step = found
+            self.ticket.cached_tokens = found.length
         if self._step is None:
             self._step = self.request.model.start(self.request.source, batch_size=1)
+            if self._cache is not None and caches:
+                self._cache.keep(self.request.model, [], self._step)
         self._reading = True
 
     @property
@@ -177,6 +185,7 @@ class StepRow(Row):
         model = self.request.model
         token = torch.tensor([self.history[-1]], device=model.device)
         self._step = model.step(token, self._step.state)
+        self._row_state = None
         return [self._choose(self._step.logits[:, -1])]
 
     def _choose(self, logits: Tensor) -> Token:
@@ -198,7 +207,7 @@ class StepRow(Row):
         return Token(token, log_prob, finished, alternatives)
 
     def alternatives(self, logits: Tensor) -> tuple[Alternative, ...]:
-        """The most probable tokens under logits (V,)."""
+        """The most probable tokens under logits (V,), if they are asked for."""
         if not self.request.alternatives:
             return ()
         log_probs = F.log_softmax(logits.double(), -1)
@@ -225,31 +234,33 @@ class StepRow(Row):
 
     def row_state(self, count: int) -> RowState:
         """The state with room for more tokens, in the form that compiled steps take."""
-        model = self.request.model
-        assert isinstance(model, Compilable)
-        assert self._step is not None
-        state = model.make_room(self._step.state, count)
-        if self._row_state is None or self._row_state.state is not state:
-            self._row_state = RowState(state)
+        if self._row_state is None or self._spare < count:
+            model = self.request.model
+            assert isinstance(model, Compilable)
+            assert self._step is not None
+            self._spare = int(max(count, min(ROOM, self.room, self.remaining)))
+            state = model.make_room(self._step.state, self._spare)
             self._step = self._step._replace(state=state)
+            self._row_state = RowState(state)
         return self._row_state
 
     def noise(self, count: int) -> npt.NDArray[np.float64] | None:
         """Noise (count, V) for the next tokens; None if they are chosen greedily."""
-        return None if self._gumbels is None else self._gumbels.peek(count)[0].numpy()
+        return None if self._gumbels is None else self._gumbels.peek_array(0, count)
 
     def accept(self, choices: Choices, row: int, logits: Tensor) -> list[Token]:
         """Append the tokens that a compiled step has chosen for a row of its batch; those past the end are dropped."""
         if np.isnan(choices.log_probs[row]).any():
             raise NotANumber()
-        count = choices.ids.shape[1]
+        ids, log_probs = choices.ids[row].tolist(), choices.log_probs[row].tolist()
+        self._spare -= len(ids)
         if self._gumbels is not None:
-            self._gumbels.consume([count])
+            self._gumbels.consume([len(ids)])
         tokens: list[Token] = []
-        for column in range(count):
-            others = self.alternatives(logits[row]) if column == count - 1 else ()
-            token = int(choices.ids[row, column])
-            tokens.append(self._append(token, float(choices.log_probs[row, column]), others))
+        for token, log_prob in zip(ids, log_probs, strict=True):
+            is_last = len(tokens) == len(ids) - 1
+            others = self.alternatives(logits[row]) if self.request.alternatives and is_last else ()
+            tokens.append(self._append(token, log_prob, others))
             if tokens[-1].finished is not None:
                 break
         return tokens
@@ -263,20 +274,27 @@ def row_for(ticket: Ticket, cache: PrefixCache) -> Row:
     return StepRow(ticket, cache)
 
 
-def compiled_steps(rows: Sequence[StepRow], count: int) -> tuple[Choices, Tensor]:
-    """The next `count` tokens of rows of one model, and the logits (B, V) of the last."""
+class CompiledSteps(NamedTuple):
+    """The next tokens of some rows, and the logits (B, V) of the last."""
+
+    rows: Sequence[StepRow]
+    choices: Choices
+    logits: Tensor
+
+
+def compiled_steps(rows: Sequence[StepRow], count: int) -> CompiledSteps:
+    """The next `count` tokens of rows of one model."""
     model = rows[0].request.model
     assert isinstance(model, Compilable)
     program = kernels.program_of(model)
     assert program is not None
     states = [row.row_state(count) for row in rows]
     noise = [row.noise(count) for row in rows]
-    if all(one is None for one in noise):
-        drawn = np.empty((len(rows), count, 0))
-    else:
-        nothing = np.zeros((count, model.vocabulary))
-        drawn = np.stack([nothing if one is None else one for one in noise]).astype(np.float64, copy=False)
+    drawn = np.empty((len(rows), count, 0 if all(one is None for one in noise) else model.vocabulary))
+    for row, one in enumerate(noise):
+        if one is not None:
+            drawn[row] = one
     tokens = np.array([row.history[-1] for row in rows], dtype=np.int64)
     suppressed = np.array(sorted(set(rows[0].request.suppress)), dtype=np.int64)
     rules = np.stack([row.rules for row in rows])
-    return kernels.generate_separately(program, tokens, states, drawn, rules, suppressed)
+    return CompiledSteps(rows, *kernels.generate_separately(program, tokens, states, drawn, rules, suppressed))

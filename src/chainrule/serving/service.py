@@ -70,7 +70,7 @@ class Service:
         return found
 
     async def any_run(self, name: str) -> Run:
-        return await asyncio.to_thread(self.registry.get, name)
+        return self.registry.recent(name) or await asyncio.to_thread(self.registry.get, name)
 
     # Whole computations
 

@@ -20,7 +20,8 @@ from chainrule.serving.requests import Alternative, Request, Token
 from chainrule.tasks.text import GeneratedText, TextRun
 
 UNFINISHED = "\ufffd"  # a part of a character
-CONTEXT_TOKENS = 8  # decoded again with each new token: what a token adds to a text can depend on those before it
+CONTEXT_TOKENS = 8  # at least, and up to twice as many, are decoded again with each new token: what it adds to a text
+# can depend on those before it
 
 
 def text_request(
@@ -96,6 +97,7 @@ class GrowingText:
         self._held = max((len(one) - 1 for one in stop), default=0)
         self._text = ""  # of the ids up to `_decoded`
         self._decoded = 0
+        self._first, self._tail = 0, ""  # the text of the ids from `_first` to `_decoded`
         self._sent = 0
 
     def add(self, tokens: Sequence[Token]) -> str:
@@ -113,12 +115,13 @@ class GrowingText:
 
     def _extend(self) -> None:
         """Decode the new tokens, after a few of those before, unless they end within a character."""
-        first = max(0, self._decoded - CONTEXT_TOKENS)
-        before = self.run.tokenizer.decode(self.ids[first : self._decoded])
-        after = self.run.tokenizer.decode(self.ids[first:])
-        if after.startswith(before) and not after.endswith(UNFINISHED):
-            self._text += after[len(before) :]
-            self._decoded = len(self.ids)
+        if self._decoded - self._first > 2 * CONTEXT_TOKENS:
+            self._first = self._decoded - CONTEXT_TOKENS
+            self._tail = self.run.tokenizer.decode(self.ids[self._first : self._decoded])
+        after = self.run.tokenizer.decode(self.ids[self._first :])
+        if after.startswith(self._tail) and not after.endswith(UNFINISHED):
+            self._text += after[len(self._tail) :]
+            self._decoded, self._tail = len(self.ids), after
 
     def _finish(self, last: Token) -> str:
         generation = Generation(self.ids, self.log_prob, last.finished or "length")

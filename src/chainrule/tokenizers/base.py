@@ -176,6 +176,9 @@ class ByteTokenizer(Tokenizer):
     def _pieces(self, ids: Sequence[int]) -> list[str]:
         return decode_bytes([self._surfaces[index] for index in ids])
 
+    def _decode(self, ids: Sequence[int]) -> str:
+        return b"".join([self._surfaces[index] for index in ids]).decode(errors="replace")
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a tokenizer file: JSON with `format`, `kind` and the values of `to_json`."""
