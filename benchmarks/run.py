@@ -37,7 +37,7 @@ BENCHMARKS = {
     "convolutions": ["convolutions.py", "--threads", "1", "--repeats", "3"],
     "beam": ["beam.py", "--threads", "1", "--repeats", "3", *MULTI30K],
     "translation": ["translation.py", "--threads", "1", "--repeats", "3"],
-    "serving": ["serving.py", "--threads", "1", "--stress", "0"],
+    "serving": ["serving.py", "--threads", "1"],
 }
 if (WIKITEXT / "train.txt.gz").exists():
     texts = "--train", str(WIKITEXT / "train.txt.gz"), "--test", str(WIKITEXT / "test.txt.gz")

@@ -236,30 +236,35 @@ def softmax(scores: Floats, count: int, like: Floats) -> None:
 
 @compiled
 def activate(out: int, x: int, size: int, kind: int, like: Floats) -> None:
-    """An elementwise function; `out` may be `x`."""
-    values, result = vector(x, size, like), vector(out, size, like)
+    """An elementwise function; `out` may be `x`.
+
+    It is computed in place, since a loop over two vectors that may be one is not vectorised.
+    """
+    if out != x:
+        copy(out, x, size, like)
+    values = vector(out, size, like)
     one, two = like.dtype.type(1.0), like.dtype.type(2.0)
     if kind == SQUARED_RELU:
         for index in range(size):
             positive = max(values[index], like[0])
-            result[index] = positive * positive
+            values[index] = positive * positive
     elif kind == GELU:  # tanh approximation: x (1 + tanh u) / 2 = x / (1 + e^−2u)
         slope, cubic = like.dtype.type(-2 * math.sqrt(2 / math.pi)), like.dtype.type(0.044715)
         for index in range(size):
             x0 = values[index]
-            result[index] = x0 / (one + exponential(slope * x0 * (one + cubic * x0 * x0)))
+            values[index] = x0 / (one + exponential(slope * x0 * (one + cubic * x0 * x0)))
     elif kind == TANH:
         for index in range(size):
-            result[index] = one - two / (one + exponential(two * values[index]))
+            values[index] = one - two / (one + exponential(two * values[index]))
     elif kind == SIGMOID:
         for index in range(size):
-            result[index] = one / (one + exponential(-values[index]))
+            values[index] = one / (one + exponential(-values[index]))
     elif kind == RELU:
         for index in range(size):
-            result[index] = max(values[index], like[0])
+            values[index] = max(values[index], like[0])
     else:
         for index in range(size):
-            result[index] = one - values[index]
+            values[index] = one - values[index]
 
 
 @compiled
