@@ -84,7 +84,9 @@ class KnownProgram(NamedTuple):
         This is asked before every step, and `model.parameters()` would take longer than the step of a small model.
         """
         for members, name, value, address in self.members:
-            if members.get(name) is not value or (address is not None and value.data_ptr() != address):
+            if address is not None and value.data_ptr() != address:
+                return False
+            if members.get(name) is not value:
                 return False
         return True
 

@@ -70,7 +70,8 @@ class Service:
         return found
 
     async def any_run(self, name: str) -> Run:
-        return self.registry.recent(name) or await asyncio.to_thread(self.registry.get, name)
+        recent = self.registry.recent(name)
+        return await asyncio.to_thread(self.registry.get, name) if recent is None else recent
 
     # Whole computations
 
