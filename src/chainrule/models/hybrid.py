@@ -223,7 +223,7 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         states: Sequence[LayerState],
         attends: Sequence[Callable[[Tensor], Tensor]],
     ) -> tuple[Tensor, tuple[LayerState, ...]]:
-        """A (B, K, D) and the states after embedded tokens (B, K, D), each with the context of the next if it is read."""
+        """A (B, K, D) and the states after embedded tokens (B, K, D), each with the context of the next one."""
         x = embedded
         if self.use_context is not None and contexts is not None:
             x = x + self.use_context(contexts)
