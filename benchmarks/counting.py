@@ -5,8 +5,9 @@
     python benchmarks/counting.py --text wikitext-2/train.txt.gz --megabytes 10000    # 10 GB: 30 GB of disk
 
 The text is the lines of the given ones, repeated in a new random order each time until it has the size. It is encoded
-from scratch with each number of workers, tokenizer and validation split included; one process trains with `--memory`,
-one opens the run and scores a piece of text; each is measured by itself. Memory is the peak of what the process
+from scratch with each number of workers, tokenizer and validation split included, and counted, smoothed and scored with
+`--memory` by each number of workers; one process opens the run and scores a piece of text; each is measured by itself.
+CPU seconds are those of the process and its workers. Memory is the peak of what the process
 allocated (anonymous) and of all that was resident, with mapped parts of files, which the system can take back; that of
 workers is the resident memory of the largest. A text of at most --equal megabytes is also trained without a limit, and
 both models and their bits/byte are compared.
@@ -88,12 +89,14 @@ def do(work: str, arguments: dict[str, Any]) -> None:
     watch = PeakMemory()
     before = _status("RssAnon")
     watch.start()
+    cpu = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     began = time.perf_counter()
     found = WORKS[work](**arguments)
     seconds = time.perf_counter() - began
+    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) - cpu
     largest = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     memory = {"anonymous": watch.anonymous, "resident": _status("VmHWM"), "imports": before, "worker": largest}
-    print(json.dumps({"seconds": seconds, **memory, **found}))
+    print(json.dumps({"seconds": seconds, "cpu": used, **memory, **found}))
 
 
 def encode(text: str, tokenizer: str, workers: int) -> dict[str, Any]:
@@ -112,17 +115,29 @@ def encode(text: str, tokenizer: str, workers: int) -> dict[str, Any]:
     return {"tokens": len(train), "begin": digest, "ends": stages}
 
 
-def train(text: str, tokenizer: str, out: str, memory: str | None, model: dict[str, Any]) -> dict[str, Any]:
+def train(text: str, tokenizer: str, out: str, memory: str | None, model: dict[str, Any], workers: int) -> dict[str, Any]:
     import chainrule
+    from chainrule.training.progress import Reporter
 
-    settings = {"data": {"valid_fraction": 0.01}, "model": model}
+    stages: dict[str, float] = {}
+
+    class Stages(Reporter):
+        def begin(self, name: str) -> None:
+            self.name = name
+
+        def update(self, share: float, record: Any) -> None:
+            stages[self.name] = time.perf_counter() - began
+
+    began = time.perf_counter()
+    settings = {"data": {"valid_fraction": 0.01, "workers": workers}, "model": model}
     run = chainrule.train(
-        "ngram", data=text, tokenizer=tokenizer, out=out, memory=memory, settings=settings, progress=False
+        "ngram", data=text, tokenizer=tokenizer, out=out, memory=memory, settings=settings, reporter=Stages()
     )
     weights = Path(out, "model.safetensors")
     digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.stat().st_size < 1 << 30 else None
     scores = run.folder.records("scores.jsonl")
     return {
+        "ends": stages,
         "n-grams": run.model.sizes,
         "table": weights.stat().st_size,
         "sha256": digest,
@@ -154,10 +169,16 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for workers in arguments.workers:
         shutil.rmtree(os.environ["CHAINRULE_CACHE"], ignore_errors=True)
         found["encode"][workers] = in_process("encode", **shared, workers=workers)
-    found["train"] = in_process("train", **shared, out=str(folder / "run"), memory=arguments.memory, model=model)
+    found["train"] = {}
+    for workers in arguments.workers:
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        limits = {"memory": arguments.memory, "model": model, "workers": workers}
+        found["train"][workers] = in_process("train", **shared, out=str(folder / "run"), **limits)
     found["open"] = in_process("open", out=str(folder / "run"))
     if arguments.megabytes <= arguments.equal:
-        found["unlimited"] = in_process("train", **shared, out=str(folder / "free"), memory=None, model=model)
+        found["unlimited"] = in_process(
+            "train", **shared, out=str(folder / "free"), memory=None, model=model, workers=1
+        )
     return found
 
 
@@ -167,22 +188,30 @@ def show(found: dict[str, Any]) -> None:
     tokens = {(row["tokens"], row["begin"]) for row in encoded.values()}
     count = " or ".join(f"{count:,}" for count, _ in sorted(tokens))
     print(f"{size:,.0f} MB, {count} tokens, order {found['order']}, --memory {found['memory']}")
-    print(f"{'':18}{'seconds':>10}{'MB/s':>8}{'allocated MB':>14}{'resident MB':>13}{'worker MB':>11}")
-    rows = {f"encode, {workers} worker{'s' * (workers > 1)}": row for workers, row in encoded.items()}
-    for name, row in (rows | {name: found[name] for name in ("train", "unlimited") if name in found}).items():
+    print(f"{'':18}{'seconds':>10}{'CPU':>9}{'MB/s':>8}{'allocated MB':>14}{'resident MB':>13}{'worker MB':>11}")
+    rows = {
+        f"{work}, {workers} worker{'s' * (workers > 1)}": row
+        for work in ("encode", "train")
+        for workers, row in found[work].items()
+    }
+    if (free := found.get("unlimited")) is not None:
+        rows["without a limit"] = free
+    for name, row in rows.items():
         memory = f"{row['anonymous'] / 1e6:14,.0f}{row['resident'] / 1e6:13,.0f}{row['worker'] / 1e6:11,.0f}"
-        print(f"{name:18}{row['seconds']:10.1f}{size / row['seconds']:8.1f}{memory}")
+        print(f"{name:18}{row['seconds']:10.1f}{row['cpu']:9.1f}{size / row['seconds']:8.1f}{memory}")
     for name, row in rows.items():
         print(f"{name}: " + ", ".join(f"{stage} until {end:.1f} s" for stage, end in row["ends"].items()))
     print(f"tokens with every number of workers: {'the same' if len(tokens) == 1 else 'DIFFERENT'}")
-    imports = found["train"]["imports"] / 1e6
+    trained = list(found["train"].values())
+    imports = trained[0]["imports"] / 1e6
     print(f"of the allocated memory, Python, torch and Numba take {imports:,.0f} MB")
-    train, opened = found["train"], found["open"]
+    train, opened = trained[0], found["open"]
     print(f"{sum(train['n-grams']):,} n-grams, a table of {train['table'] / 1e6:,.0f} MB")
     print(f"opened in {opened['open']:.2f} s, the first score in {opened['first_score']:.2f} s more")
-    if (free := found.get("unlimited")) is not None:
-        same = "the same" if train["sha256"] == free["sha256"] else "DIFFERENT"
-        print(f"bits/byte {train['bits_per_byte']}, without a limit {free['bits_per_byte']}; {same} bit for bit")
+    every = trained if free is None else [*trained, free]
+    same = "the same" if len({row["sha256"] for row in every}) == 1 else "DIFFERENT"
+    scores = ", ".join(str(row["bits_per_byte"]) for row in every)
+    print(f"bits/byte {scores}{'; the last without a limit' * (free is not None)}; {same} bit for bit")
 
 
 def numbers(text: str) -> list[int]:

@@ -42,7 +42,7 @@ def test_an_interrupted_count_leaves_nothing(
     chainrule: Command, tmp_path: Path, long_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
-        assert list(tmp_path.glob(".run.counts.*/*.bin"))
+        assert list(tmp_path.glob(".run.counts.*/**/*.bin"))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("chainrule.models.ngram.KneserNey.tables", interrupted)

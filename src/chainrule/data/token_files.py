@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import mmap
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,6 +20,7 @@ Tokens = npt.NDArray[np.unsignedinteger[Any]]
 Offsets = npt.NDArray[np.int64]
 
 BUFFER = 1 << 20  # tokens buffered before a write
+ALLOCATION = mmap.ALLOCATIONGRANULARITY  # mappings of files begin at multiples of it
 LONG = 1 << 17  # characters of a piece whose words are counted by compiled code
 
 
@@ -138,3 +140,47 @@ def read_tokens(folder: Path) -> TokenFiles:
     if len(tokens) != count or (offsets is not None and offsets[-1] != count):
         raise ValueError("truncated")
     return TokenFiles(tokens, offsets, TextCounts(**meta))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenFile:
+    """Tokens in a file, for other processes, and where documents start in it, if there are any."""
+
+    path: Path
+    type: str
+    offset: int  # in bytes
+    length: int  # in tokens
+    starts: Offsets  # of sequences before which there is BOS: 0, or those of documents
+
+    @classmethod
+    def of(cls, tokens: Tokens, offsets: Offsets | None) -> TokenFile | None:
+        """The file of tokens that are mapped into memory; None if they are not, or not one after the other."""
+        if not isinstance(tokens, np.memmap) or tokens.filename is None or tokens.strides != (tokens.itemsize,):
+            return None
+        whole = np.frombuffer(tokens._mmap, np.uint8)  # type: ignore[attr-defined]
+        start = tokens.offset - tokens.offset % ALLOCATION  # of the mapping, in the file
+        place = int(tokens.__array_interface__["data"][0] - whole.__array_interface__["data"][0])
+        starts = np.zeros(1, np.int64) if offsets is None else np.asarray(offsets[:-1])
+        return cls(
+            path=Path(tokens.filename), type=tokens.dtype.name, offset=start + place, length=len(tokens), starts=starts
+        )
+
+    def between(self, begin: int, end: int) -> TokenFile:
+        """The same file for someone who reads this part of it."""
+        first, last = np.searchsorted(self.starts, [begin, end])
+        return replace(self, starts=np.array(self.starts[first:last]))
+
+    def read(self, begin: int, end: int) -> Tokens:
+        kind = np.dtype(self.type)
+        return np.fromfile(self.path, kind, count=end - begin, offset=self.offset + begin * kind.itemsize)
+
+    def stream(self, begin: int, end: int, bos: int) -> npt.NDArray[np.int64]:
+        """The tokens of a part, with −1 and BOS before each sequence that starts in it."""
+        tokens = self.read(begin, end)
+        first, last = np.searchsorted(self.starts, [begin, end])
+        places = self.starts[first:last] - begin + 2 * np.arange(last - first)
+        found = np.empty(len(tokens) + 2 * len(places), np.int64)
+        inside = np.ones(len(found), np.bool_)
+        inside[places] = inside[places + 1] = False
+        found[places], found[places + 1], found[inside] = -1, bos, tokens
+        return found

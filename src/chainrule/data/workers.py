@@ -23,6 +23,7 @@ from chainrule.errors import ChainruleError, DataError
 Result = TypeVar("Result")
 
 TRIES = 4  # of work whose worker is lost
+MANY = 1 << 10  # workers of a cluster, which come and go
 
 _executor: ContextVar[Executor | None] = ContextVar("executor", default=None)
 _count: ContextVar[int | None] = ContextVar("count", default=None)
@@ -48,10 +49,28 @@ def local_workers(count: int | None) -> Iterator[None]:
         _count.reset(token)
 
 
+def on_executor() -> bool:
+    """Whether work is done on an executor."""
+    return _executor.get() is not None
+
+
+def worker_count() -> int:
+    """How many workers there are; of an executor that does not say so, many."""
+    given = _executor.get()
+    if given is None:
+        return _count.get() or _cores()
+    return int(getattr(given, "_max_workers", MANY))
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def results(function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Result]]:
     """Call a function with each of several arguments; yield the results as they are ready, with their index."""
     given = _executor.get()
-    count = min(_count.get() or os.cpu_count() or 1, len(arguments))
+    count = min(worker_count(), len(arguments))
     if given is not None:
         yield from _completed(given, function, arguments)
     elif count <= 1:
@@ -80,7 +99,7 @@ def _completed(
                 raise error
             if lost[index] == TRIES:
                 raise DataError(
-                    f"the data cannot be encoded: {TRIES} workers were lost ({type(error).__name__}: {error}); check "
+                    f"this part of the data cannot be processed: {TRIES} workers were lost ({type(error).__name__}: {error}); check "
                     "their memory, or lower data.workers"
                 ) from error
             waiting[executor.submit(function, *arguments[index])] = index

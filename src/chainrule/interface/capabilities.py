@@ -21,14 +21,15 @@ AttentionHeads  exposes the attention weights of every layer and head
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from chainrule.data.token_files import TokenFile
 from chainrule.interface.base import AutoregressiveModel, CountModel
 from chainrule.kernels.step import Choices
 from chainrule.types import Batch, Progress, Sequences, State
@@ -152,7 +153,19 @@ class DiskCounts(CountModel):
     @property
     @abstractmethod
     def tokens_at_once(self) -> int | None:
-        """Number of tokens to observe at once; None: any."""
+        """Number of tokens to observe at once; None: any, since counts are in memory."""
+
+    @abstractmethod
+    def count_jobs(self, text: TokenFile, size: int, share: float) -> list[Callable[..., Any]]:
+        """The counting of a text on disk, in parts of so many tokens, each with a share of the memory.
+
+        Each of them can be called by any process that sees the same files, and takes a callback for its progress, which
+        may be None. `add_counts` needs what they return.
+        """
+
+    @abstractmethod
+    def add_counts(self, counts: Any) -> None:
+        """Add what one of `count_jobs` has returned."""
 
 
 class TargetScores(NamedTuple):

@@ -17,12 +17,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numba
 
 SOURCES = Path(__file__).parent
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
 IMPORTED = re.compile(r"^from chainrule\.kernels\.(\w+) import", re.MULTILINE)
+
+
+_ready: set[str] = set()  # exported functions that are loaded
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function as part of those that call it."""
+    return cast(Function, numba.njit(**OPTIONS)(function))
+
+
+def exported(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile a function of integers that is called from Python; its first call loads it from disk, if it is there."""
+    dispatcher = entry(function, **OPTIONS)
+    name = f"{function.__module__}.{function.__name__}"
+
+    def call(*arguments: Any) -> None:
+        if name not in _ready:
+            load_or_compile(dispatcher, arguments)
+            _ready.add(name)
+        dispatcher(*arguments)
+
+    return call
 
 
 def sources_of(module: str) -> set[str]:

@@ -8,47 +8,20 @@ A word is what is between white space, as `str.isspace` defines it, and a line e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from chainrule.kernels.caching import entry, load_or_compile
+from chainrule.kernels.caching import compiled, exported
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int32]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
 POSITION, FOUND, DISTINCT, STATE = range(4)  # of `state`, and its length
 NEWLINE = 10
 WHITE, PERHAPS = 1, 2
 START, PRIME = -3750763034362895579, 1099511628211  # of the hash FNV-1a, modulo 2^64
 LOW = 0xFFFFFFFF
-
-_ready: set[str] = set()  # functions that are loaded
-
-
-def compiled(function: Function) -> Function:
-    """Compile a function as part of those that call it."""
-    return cast(Function, numba.njit(**OPTIONS)(function))
-
-
-def exported(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile a function that is called from Python; at its first call it is loaded from disk, if it is there."""
-    dispatcher = entry(function, **OPTIONS)
-
-    def call(*arguments: Any) -> None:
-        if function.__name__ not in _ready:
-            load_or_compile(dispatcher, arguments)
-            _ready.add(function.__name__)
-        dispatcher(*arguments)
-
-    return call
 
 
 def _kinds() -> Bytes:

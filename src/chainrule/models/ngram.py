@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -27,6 +27,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from chainrule.config import ModelConfig
+from chainrule.data.token_files import TokenFile
 from chainrule.errors import ConfigError, TrainingError, in_units
 from chainrule.interface.base import readable
 from chainrule.interface.capabilities import DiskCounts, GreedyDrafts, TargetScorer, TargetScores, TokenGenerator
@@ -44,18 +45,18 @@ from chainrule.nn.backoff import (
     merge_counts,
 )
 from chainrule.nn.backoff_lookup import BackoffLookup, as_array, as_tensor
-from chainrule.nn.columns import Column, Store
+from chainrule.nn.columns import Column, Store, spans
 from chainrule.nn.ctc import FusionModel
 from chainrule.nn.kneser_ney import KneserNey, TableColumns
 from chainrule.nn.layers import EXACT
 from chainrule.nn.quantisation import quantised
-from chainrule.nn.sorted_runs import SortedRuns, levels_of
+from chainrule.nn.run_counting import RunCounter, count_part, tokens_at_once
+from chainrule.nn.sorted_runs import Run, SortedRuns, levels_of
 from chainrule.types import Batch, Sequences, State, Step
 
 LARGE_VOCABULARY = 1000  # words rather than characters, whose longer n-grams are seldom seen twice
 LONG_ORDER = 24  # up to here any text is counted; beyond, most n-grams occur once
 COUNTING_BYTES = 60  # per n-gram while counting and estimating, measured; a stored one takes 16
-RUN_BYTES = 96  # per token and order while a run is counted, measured
 PENDING = 1 << 20  # tokens buffered before they are merged into the counts
 
 Doubles = npt.NDArray[np.float64]
@@ -124,7 +125,9 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
         self._pending: list[tuple[Tensor, Tensor]] = []  # chunks not yet merged into the counts
         self._waiting = 0  # tokens in them
         self._known_lookup: tuple[Tensor, BackoffLookup] | None = None  # with a buffer it has, to detect changes
-        self._runs: SortedRuns | None = None  # if counts are on disk
+        self._store: Store | None = None  # if counts are on disk
+        self._counter: RunCounter | None = None  # of what is observed, and
+        self._runs: list[Run] = []  # what was counted elsewhere
         if config.bits == 16:
             for name in list(self._buffers):
                 if name.startswith("log_") and name != "log_probs_1":
@@ -173,12 +176,16 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
         gap = torch.full((rows, 1), -1)
         stream = torch.cat([gap, history, ids.masked_fill(~real, -1)], dim=1).flatten()
         counted = F.pad(real, (self.order, 0)).flatten()
-        self._pending.append((stream, counted))
-        self._waiting += len(stream)
-        # Buffering more as the counts grow keeps the total cost of merging linear in the text.
-        known = 0 if self._counts is None else self._counts.numbers[-1].numel()
-        if self._waiting >= (self.tokens_at_once or max(PENDING, known // 8)):
-            self._merge_pending()
+        if self._store is None:
+            self._pending.append((stream, counted))
+            self._waiting += len(stream)
+            # Buffering more as the counts grow keeps the total cost of merging linear in the text.
+            known = 0 if self._counts is None else self._counts.numbers[-1].numel()
+            if self._waiting >= max(PENDING, known // 8):
+                self._merge_pending()
+        else:
+            self._counter = self._counter or RunCounter(self._store, self.order, self.base)
+            self._counter.add(stream.numpy(), counted.numpy())
         last = lengths[:, None] + torch.arange(self.order - 1)
         return torch.cat([history, ids], dim=1).gather(1, last).to(target.ids.device)
 
@@ -189,19 +196,30 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
         streams, counted = zip(*self._pending, strict=True)
         self._pending, self._waiting = [], 0
         new = count(torch.cat(streams), torch.cat(counted), self.order, self.base)
-        if self._runs is not None:
-            self._runs.add(new)
-        else:
-            self._counts = new if self._counts is None else merge_counts(self._counts, new, self.base)
+        self._counts = new if self._counts is None else merge_counts(self._counts, new, self.base)
+
+    # Counting on disk
 
     def count_on_disk(self, folder: Path, memory: int) -> None:
-        self._runs = SortedRuns(Store(folder, memory), self.base)
+        self._store, self._counter, self._runs = Store(folder, memory), None, []
 
     @property
     def tokens_at_once(self) -> int | None:
-        if self._runs is None or self._runs.store.memory is None:
-            return None
-        return max(1 << 8, self._runs.store.memory // (RUN_BYTES * self.order))
+        return None if self._store is None or self._store.memory is None else tokens_at_once(self._store.memory)
+
+    def count_jobs(self, text: TokenFile, size: int, share: float) -> list[Callable[..., list[Run]]]:
+        assert self._store is not None
+        assert self._store.folder is not None
+        assert self._store.memory is not None
+        folder, memory = self._store.folder, int(share * self._store.memory)
+        settings = {"order": self.order, "base": self.base, "folder": folder, "memory": memory}
+        return [
+            partial(count_part, text.between(begin - self.order, end), begin, end, **settings)
+            for begin, end in spans(text.length, size)
+        ]
+
+    def add_counts(self, counts: list[Run]) -> None:
+        self._runs += counts
 
     def estimate(self, progress: Callable[[float], None] | None = None) -> None:
         self._merge_pending()
@@ -210,14 +228,18 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
             if progress is not None:
                 progress(share)
 
-        if self._runs is None:
+        if self._store is None:
             store, first = Store(), 0.0
             levels = levels_of(self._counted(), store)
         else:
-            if not len(self._runs):
+            if self._counter is not None:
+                self._runs += self._counter.finish()
+                self._counter = None
+            if not self._runs:
                 raise TrainingError(NOTHING_COUNTED)
-            store, first = self._runs.store, 0.5  # the share of the time that merging takes
-            levels = self._runs.merge(lambda share: report(first * share))
+            store, first = self._store, 0.0 if len(self._runs) == 1 else 0.5  # the share of the time that merging takes
+            levels = SortedRuns(self._runs, store, self.base).merge(lambda share: report(first * share))
+            self._runs = []
         dtype = torch.empty(0, dtype=torch.get_default_dtype()).numpy().dtype
         smoothing = KneserNey(
             levels,

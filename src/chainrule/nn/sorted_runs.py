@@ -9,14 +9,16 @@ written sequentially.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from chainrule.nn.backoff import Counts
 from chainrule.nn.columns import Column, Store
+
+if TYPE_CHECKING:  # imports torch, which workers do not need
+    from chainrule.nn.backoff import Counts
 
 Integers = npt.NDArray[np.int64]
 
@@ -31,7 +33,11 @@ class CountLevel(NamedTuple):
     numbers: Column
 
 
-def levels_of(counts: Counts, store: Store) -> list[CountLevel]:
+Run = list[CountLevel]
+"""The n-grams of a part of a text, of each length from 1 up."""
+
+
+def levels_of(counts: Counts, store: Store) -> Run:
     """Counts as columns."""
     found = []
     for keys, numbers in zip(*counts, strict=True):
@@ -43,20 +49,15 @@ def levels_of(counts: Counts, store: Store) -> list[CountLevel]:
 
 
 class SortedRuns:
-    """Collects runs, then merges them."""
+    """Merges runs."""
 
-    def __init__(self, store: Store, base: int) -> None:
-        self.store, self.base = store, base
-        self._runs: list[list[CountLevel]] = []
+    def __init__(self, runs: Sequence[Run], store: Store, base: int) -> None:
+        self.store, self.base, self._runs = store, base, runs
 
-    def add(self, counts: Counts) -> None:
-        self._runs.append(levels_of(counts, self.store))
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def merge(self, progress: Callable[[float], None]) -> list[CountLevel]:
+    def merge(self, progress: Callable[[float], None]) -> Run:
         """The sum of all runs, which are deleted."""
+        if len(self._runs) == 1:
+            return self._runs[0]
         first = self._merged_unigrams()
         merged = [first]
         nodes = [run[0].keys for run in self._runs]  # of the level below in each run, as nodes of the merged one

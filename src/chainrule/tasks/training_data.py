@@ -18,6 +18,7 @@ from typing_extensions import TypeVar
 from chainrule.config import DataConfig, RunConfig, Settings, TrainConfig
 from chainrule.data.batching import Feed
 from chainrule.data.corpus import Corpus
+from chainrule.data.workers import local_workers
 from chainrule.errors import ConfigError, NotANumber
 from chainrule.evaluation.likelihood import protocol_for, score
 from chainrule.families import build
@@ -141,7 +142,7 @@ class TrainingData(ABC, Generic[ModelT, RunT]):
         data = self.reversed() if is_right_to_left(model) else self
         outcome = None
         if isinstance(model, CountModel):
-            with counts_on_disk(model, folder.path, config.memory):
+            with counts_on_disk(model, folder.path, config.memory), local_workers(config.data.workers):
                 count(model, data.corpus, reporter)
                 data.create(folder, config)
                 folder.write_weights(model)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from chainrule.data.corpus import Corpus
+from chainrule.data.token_files import TokenFile
+from chainrule.data.workers import on_executor, results, worker_count
 from chainrule.errors import TrainingError, in_units
 from chainrule.files import writing
 from chainrule.interface.base import CountModel
@@ -20,6 +24,7 @@ from chainrule.training.progress import Reporter
 from chainrule.types import Sequences, State
 
 TOKENS_AT_ONCE = 1 << 22
+PART = 1 << 26  # tokens that a worker counts
 DOCUMENTS_AT_ONCE = 4096
 ESTIMATING_BYTES = 44  # per event, measured, in addition to its count
 
@@ -43,11 +48,16 @@ def counts_on_disk(model: CountModel, path: Path, memory: str | None) -> Iterato
 
 def count(model: CountModel, corpus: Corpus, reporter: Reporter) -> None:
     """Let the model observe a corpus, then estimate its parameters."""
-    if not (on_disk := isinstance(model, DiskCounts) and model.tokens_at_once is not None):
+    on_disk = isinstance(model, DiskCounts) and model.tokens_at_once is not None
+    text = TokenFile.of(corpus.tokens, corpus.offsets)
+    if not on_disk:
         model.require_countable(corpus.tokens, available_memory())
     reporter.begin("counting")
     try:
-        if corpus.offsets is None:
+        if on_disk and text is not None:
+            assert isinstance(model, DiskCounts)
+            _count_parts(model, text, reporter)
+        elif corpus.offsets is None:
             _count_stream(model, corpus, reporter)
         else:
             _count_documents(model, corpus, corpus.offsets, reporter)
@@ -55,6 +65,24 @@ def count(model: CountModel, corpus: Corpus, reporter: Reporter) -> None:
         model.estimate(lambda share: reporter.update(share, {}))
     finally:
         reporter.end()
+
+
+def _count_parts(model: DiskCounts, text: TokenFile, reporter: Reporter) -> None:
+    """Count a text in a file: in this process, or by several workers, each of which counts parts of it."""
+    workers = min(worker_count(), math.ceil(text.length / PART))
+    if workers == 1:
+        [job] = model.count_jobs(text, text.length, 1.0)
+        model.add_counts(job(lambda share: reporter.update(share, {})))
+        return
+    share = 1.0 if on_executor() else 1 / workers  # other machines have memory of their own
+    jobs = model.count_jobs(text, PART, share)
+    for number, (_, counts) in enumerate(results(_counted, [(job,) for job in jobs]), start=1):
+        model.add_counts(counts)
+        reporter.update(number / len(jobs), {})
+
+
+def _counted(job: Callable[..., Any]) -> Any:
+    return job(None)
 
 
 def _require_memory(model: CountModel, share: float) -> None:
