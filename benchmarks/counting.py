@@ -115,7 +115,9 @@ def encode(text: str, tokenizer: str, workers: int) -> dict[str, Any]:
     return {"tokens": len(train), "begin": digest, "ends": stages}
 
 
-def train(text: str, tokenizer: str, out: str, memory: str | None, model: dict[str, Any], workers: int) -> dict[str, Any]:
+def train(
+    text: str, tokenizer: str, out: str, memory: str | None, model: dict[str, Any], workers: int
+) -> dict[str, Any]:
     import chainrule
     from chainrule.training.progress import Reporter
 

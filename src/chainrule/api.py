@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Unpack
 
 import torch
 
 from chainrule.config import RunConfig, TrainConfig
+from chainrule.data.workers import working_on
 from chainrule.errors import ConfigError, TrainingError, nearest
 from chainrule.families import family as family_named
 from chainrule.interface.base import CountModel, NeuralModel, SparseUpdates, Trainable
@@ -35,6 +38,7 @@ def train(
     scored: bool = True,
     progress: bool = True,
     reporter: Reporter | None = None,
+    executor: Executor | None = None,
     **options: Unpack[TrainOptions],
 ) -> Run:
     """Train a model of a family on your data. The options are those of `chainrule train`; see `TrainOptions`.
@@ -42,8 +46,26 @@ def train(
     All other settings are given in `settings`, nested as in a config file: {"model": {"width": 256}, "train":
     {"batch_tokens": 8192}}, or in `overrides`: ["model.width=256"]. In order of increasing precedence: the family's
     recipe, the config file, `settings`, the options, `overrides`. After training, the validation and test data are
-    scored unless `scored` is false. Progress is shown on standard error unless `progress` is false.
+    scored unless `scored` is false. Progress is shown on standard error unless `progress` is false. The workers of an
+    `executor` encode a large text, count n-grams if `memory` limits them, and translate for `distil_from`; they see the
+    data, the cache and the run folder at the same paths.
     """
+    with contextlib.nullcontext() if executor is None else working_on(executor):
+        return _trained(
+            family, options, settings=settings, overrides=overrides, scored=scored, progress=progress, reporter=reporter
+        )
+
+
+def _trained(
+    family: str,
+    options: TrainOptions,
+    *,
+    settings: Mapping[str, Any] | None,
+    overrides: Sequence[str],
+    scored: bool,
+    progress: bool,
+    reporter: Reporter | None,
+) -> Run:
     launch = launched()
     reporter = reporter or (console_reporter() if progress else Reporter())
     values, folder, resumed = train_request(family, options, settings=settings, overrides=overrides)

@@ -278,8 +278,10 @@ class TrainConfig(Settings):
         None, ge=1, description="steps between lines in metrics.jsonl; none: every 1 % of the run"
     )
 
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="auto: bfloat16 if the device supports it in hardware"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="auto: bfloat16 if the device supports it in hardware; float16: with loss scaling, for older GPUs; "
+        "weights are float32 in any case",
     )
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp",

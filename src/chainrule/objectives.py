@@ -86,11 +86,14 @@ def cross_entropy(model: NeuralModel, hidden: Tensor, targets: Tensor, *, label_
     """The summed cross-entropy of a model's readout; large logits (N, V) are never in memory at once."""
     if isinstance(model, TabledReadout) and len(hidden) * model.vocabulary > MOST_LOGITS:
         weight, bias = model.readout_table()
-        if weight.dtype == hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
+        if weight.dtype == hidden.dtype or torch.is_autocast_enabled(hidden.device.type):
             return chunked_cross_entropy(
                 hidden, weight[: model.vocabulary], bias, targets, label_smoothing=label_smoothing
             )
-    return F.cross_entropy(model.readout(hidden), targets, reduction="sum", label_smoothing=label_smoothing)
+    logits = model.readout(hidden)
+    if torch.finfo(logits.dtype).bits < 32:  # a sum of many losses overflows, or loses its digits
+        logits = logits.float()
+    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
 
 
 @final

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import chainrule
-from chainrule.comparison.cluster import connected
 from chainrule.comparison.results import ComparisonResults
+from chainrule.data.cluster import connected
 from chainrule.errors import ConfigError
 from tests.conftest import Command
 

@@ -37,6 +37,29 @@ def test_the_loss_and_its_gradients_are_those_of_all_logits(
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+def test_in_autocast_products_are_in_half_precision_and_sums_are_not(
+    monkeypatch: pytest.MonkeyPatch, half: torch.dtype
+) -> None:
+    monkeypatch.setattr(chunked, "CHUNK_LOGITS", 300 * VOCABULARY)
+    torch.manual_seed(0)
+    rows = 40_000  # whose losses sum to more than float16 has
+    hidden, weight, bias = (
+        torch.randn(*shape, requires_grad=True) for shape in ((rows, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
+    )
+    targets = torch.randint(VOCABULARY, (rows,))
+    plain = F.cross_entropy(F.linear(hidden, weight, bias), targets, reduction="sum")
+    with torch.autocast("cpu", dtype=half):
+        found = chunked_cross_entropy(hidden, weight, bias, targets)
+    assert found.dtype == torch.float32
+    assert found > torch.finfo(torch.float16).max
+    torch.testing.assert_close(found, plain, rtol=1e-3, atol=0)
+    used = [hidden, weight, bias]
+    for ours, theirs in zip(torch.autograd.grad(found, used), torch.autograd.grad(plain, used), strict=True):
+        assert ours.dtype == torch.float32
+        assert float((ours - theirs).norm() / theirs.norm()) < 0.02
+
+
 @pytest.mark.parametrize("objective", [Likelihood(), SmoothedLikelihood(0.1)])
 def test_a_large_batch_trains_as_a_small_one(monkeypatch: pytest.MonkeyPatch, objective: objectives.Objective) -> None:
     model = tiny_model("gpt", "modern")

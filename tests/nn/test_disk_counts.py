@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 from collections import Counter
 from functools import cache
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from chainrule.data.token_files import TokenFile
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.nn.columns import Store
@@ -133,3 +135,39 @@ def test_chunks_and_blocks_follow_the_memory() -> None:
     assert small.chunk < large.chunk
     assert next(end - begin for begin, end in small.blocks(100_000)) * 8 <= 1 << 18
     assert Store().blocks(10**9) == [(0, 10**9)]
+
+
+@pytest.mark.parametrize("documents", [None, [0, 1, 700, 701, 4000]], ids=["stream", "documents"])
+@pytest.mark.parametrize("size", [1, 333, 1 << 20], ids=["tiny parts", "small parts", "one part"])
+def test_parts_that_are_counted_elsewhere_give_the_same_model(
+    tmp_path: Path, size: int, documents: list[int] | None
+) -> None:
+    length = 300 if size == 1 else 4000
+    tokens = text(4000).numpy().astype(np.uint8)
+    file = tmp_path / "tokens.bin"
+    (np.concatenate([tokens[:5], tokens])).tofile(file)
+    mapped = np.memmap(file, np.uint8, "r")[5 : 5 + length]  # a part of a file
+    offsets = None if documents is None else np.minimum(np.array(documents), length)[: 3 if size == 1 else None]
+    whole = NGram(NGramConfig(vocabulary=VOCABULARY, order=5))
+    for row in [tokens[:length]] if offsets is None else np.split(tokens[: offsets[-1]], offsets[1:-1]):
+        whole.observe(Sequences.full(torch.from_numpy(row.astype(np.int64))[None]))
+    whole.estimate()
+
+    model = NGram(NGramConfig(vocabulary=VOCABULARY, order=5))
+    model.count_on_disk(tmp_path, 1 << 20)
+    found = TokenFile.of(mapped[: None if offsets is None else offsets[-1]], offsets)
+    assert found is not None
+    for job in model.count_jobs(found, size, 0.5):
+        model.add_counts(pickle.loads(pickle.dumps(job))(None))
+    model.estimate()
+    assert_same(model, whole)
+
+
+def test_only_tokens_one_after_the_other_in_a_file_are_counted_elsewhere(tmp_path: Path) -> None:
+    np.arange(10, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    mapped = np.memmap(tmp_path / "tokens.bin", np.uint16, "r")
+    found = TokenFile.of(mapped[3:], None)
+    assert found is not None
+    assert found.read(1, 3).tolist() == [4, 5]
+    assert TokenFile.of(mapped[::-1], None) is None
+    assert TokenFile.of(np.array(mapped), None) is None

@@ -57,8 +57,8 @@ def test_a_family_without_blocks_is_refused() -> None:
         place(model, TrainConfig(checkpoint_activations=True), ONE)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16"])
-def test_computing_in_bfloat16_keeps_weights_and_gradients_in_float32(precision: str) -> None:
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_computing_in_half_precision_keeps_weights_and_gradients_in_float32(precision: str) -> None:
     settings = TrainConfig(precision=precision)  # type: ignore[arg-type]
     half, _ = gradient("gpt", settings)
     whole, _ = gradient("gpt", TrainConfig(precision="float32"))
@@ -72,4 +72,4 @@ def test_a_gpu_with_bfloat16_computes_in_it_by_default() -> None:
     model = build("gpt", {"vocabulary": 7, **FORMS["gpt"]}).to("cuda")
     assert isinstance(model, Trainable)
     learner = build_learner(place(model, TrainConfig(), ONE), TrainConfig(), Noise(range(7)))
-    assert learner.half == torch.cuda.is_bf16_supported(including_emulation=False)
+    assert (learner.half is torch.bfloat16) == torch.cuda.is_bf16_supported(including_emulation=False)

@@ -38,6 +38,20 @@ def test_a_run_with_little_memory_is_the_same_run(
     assert 'memory = "1MiB"' in (tmp_path / "limited" / "config.toml").read_text()
 
 
+@pytest.mark.parametrize("unit", ["stream", "documents"])
+def test_several_workers_count_the_same_model(
+    chainrule: Command, tmp_path: Path, long_text: Path, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = ("train", "ngram", "--data", long_text, "--tokenizer", "words", "--set", f"data.unit={unit}")
+    assert chainrule(*base, "--out", tmp_path / "free").code == 0
+    monkeypatch.setattr("chainrule.training.counting.PART", 9000)
+    limited = chainrule(*base, "--memory", "1MiB", "--set", "data.workers=2", "--out", tmp_path / "limited")
+    assert limited.code == 0, limited.err
+    one, other = (tmp_path / name / "model.safetensors" for name in ("free", "limited"))
+    assert one.read_bytes() == other.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"long.txt", "free", "limited"}
+
+
 def test_an_interrupted_count_leaves_nothing(
     chainrule: Command, tmp_path: Path, long_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

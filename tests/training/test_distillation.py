@@ -16,7 +16,7 @@ import chainrule
 from chainrule.config import DataConfig
 from chainrule.data.parallel import prepare_pairs
 from chainrule.errors import ConfigError, DecodingError, RunError
-from chainrule.tasks.translation import distilled
+from chainrule.tasks.distillation import distilled
 from chainrule.training.progress import Reporter
 from tests.conftest import Command
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import chainrule
 from chainrule.errors import ConfigError, RunError, TrainingError
 from chainrule.models.gpt import GPT
 from chainrule.tasks.text import TextData
+from chainrule.training.loss_scale import GROWTH_STEPS, LOWEST, LossScale
 from chainrule.training.progress import Record, Reporter
 
 TINY = {"layers": 1, "width": 16, "heads": 2, "context": 32}
@@ -143,14 +145,41 @@ def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_checkpoint(
     assert chainrule.load(tmp_path / "run", checkpoint="last").score("the cat").nats_per_token < 5
 
 
-def test_bfloat16_trains(text_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_trains(text_file: Path, tmp_path: Path, precision: str) -> None:
     full, half = (
         train(text_file, tmp_path / precision, steps=40, train={"precision": precision})
-        for precision in ("float32", "bfloat16")
+        for precision in ("float32", precision)
     )
     exact, rough = (run.score("the cat sat on the mat").nats_per_token for run in (full, half))
     assert exact != rough
     assert rough == pytest.approx(exact, rel=0.05)
+
+
+def test_a_step_that_overflows_float16_is_left_out_and_the_loss_scale_halved(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chainrule.training.loss_scale.FIRST", 2.0**60)
+    run = train(text_file, tmp_path / "run", steps=60, train={"precision": "float16"})
+    assert run.score("the cat").nats_per_token < 5
+    state = run.folder.last_state(None)
+    assert state is not None
+    left_out = 60 - math.log2(state.values["loss_scale"])  # a resumed run continues with this factor
+    assert 10 < left_out < 50
+    assert 0 < state.values["loss_scale_steps"] <= 60 - left_out
+
+
+def test_a_loss_scale_grows_after_many_steps_and_gives_up_where_it_does_not_help() -> None:
+    scale = LossScale(enabled=True)
+    first = scale.factor
+    for _ in range(GROWTH_STEPS):
+        scale.succeeded()
+    assert scale.factor == 2 * first
+    while scale.overflowed():
+        pass
+    assert scale.factor == LOWEST
+    assert LossScale(enabled=False).factor == 1.0
+    assert not LossScale(enabled=False).overflowed()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.options import Json, errors, output, print_json
+from chainrule.cli.options import Json, On, errors, output, print_json
 from chainrule.errors import ConfigError
 from chainrule.limits import LARGEST_SEED, MOST_THREADS
 from chainrule.options import require_data
@@ -107,15 +107,7 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            help="Cluster for encoding the data and for the training jobs: local:4 (workers on this machine), "
-            "tcp://HOST:8786 (a Dask scheduler) or a .yaml file that describes one. Workers see the data, the cache "
-            "and --out at the same paths.",
-            show_default=False,
-        ),
-    ] = None,
+    on: On = None,
     budget_curve: Annotated[
         bool,
         typer.Option("--budget-curve", help="Repeat the comparison with 1/8, 1/4, 1/2 and all of --minutes."),
@@ -163,7 +155,7 @@ def compare(
     try:
         with contextlib.ExitStack() as stack:
             if on is not None:
-                from chainrule.comparison.cluster import connected
+                from chainrule.data.cluster import connected
 
                 settings["executor"] = stack.enter_context(connected(on))
             listener = stack.enter_context(comparison_progress(errors))

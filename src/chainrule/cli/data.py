@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.options import Json, errors, output, print_json, print_table, show
+from chainrule.cli.options import Json, On, errors, output, print_json, print_table, show
 
 if TYPE_CHECKING:
     from chainrule.config import DataConfig
@@ -37,14 +36,7 @@ def data(
             show_default=False,
         ),
     ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            help="Cluster that encodes a large text, as for `chainrule compare`: local:4, tcp://HOST:8786 or a .yaml "
-            "file. Its workers see the data and the cache at the same paths.",
-            show_default=False,
-        ),
-    ] = None,
+    on: On = None,
     json: Json = False,
 ) -> None:
     """Show how data is read, before anything is trained on it.
@@ -57,9 +49,9 @@ def data(
 
         chainrule data my.txt --tokenizer bpe:8000
     """
+    from chainrule.data.cluster import working_at
     from chainrule.data.overview import file_facts, overview
     from chainrule.data.recognition import recognise_task
-    from chainrule.data.workers import working_on
     from chainrule.errors import DataError
     from chainrule.training.progress import console_reporter
 
@@ -69,11 +61,7 @@ def data(
     facts = {}
     try:
         facts = file_facts(config, chosen, reporter.preparing)
-        with contextlib.ExitStack() as stack:
-            if on is not None:
-                from chainrule.comparison.cluster import connected
-
-                stack.enter_context(working_on(stack.enter_context(connected(on))))
+        with working_at(on):
             found = overview(config, tokenizer, chosen, reporter.preparing)
     except DataError:
         if not json and facts:

@@ -38,6 +38,14 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest 
 Threads = Annotated[
     int | None, typer.Option(min=1, max=MOST_THREADS, help="Number of CPU threads. Default: all cores.")
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        help="Cluster for work that can be divided: local:4 (workers on this machine), tcp://HOST:8786 (a Dask "
+        "scheduler) or a .yaml file that describes one. Workers see data, cache and runs at the same paths.",
+        show_default=False,
+    ),
+]
 Checkpoint = Annotated[str, typer.Option(help="best: best weights by validation; last: last checkpoint.")]
 
 Gamma = Annotated[

@@ -15,6 +15,7 @@ from chainrule.cli.options import (
     Device,
     Gamma,
     Json,
+    On,
     RunPath,
     Threads,
     open_run,
@@ -92,6 +93,7 @@ def score(
             show_default=False,
         ),
     ] = None,
+    on: On = None,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
     threads: Threads = None,
@@ -114,7 +116,7 @@ def score(
     match, and nats/token of the references. With --task choice, a language model chooses among the endings of
     {"context": …, "endings": […], "label": …} by their likelihood per token and per byte. Runs that predict labels,
     tags or answers are compared with the annotations in --data: accuracy and macro-F1, entity F1, or exact match
-    and F1.
+    and F1. With --on, the workers of a cluster share the likelihood of large data; the result is the same.
     """
     if task not in ("likelihood", "translation", "choice"):
         raise ConfigError(f"--task takes likelihood, translation or choice, got {task!r}")
@@ -130,6 +132,7 @@ def score(
     )  # fmt: skip
     refuse_options(context, "alternatives", unless=per_token, needs="--per-token")
     refuse_options(context, "shots", "examples", unless=task == "choice", needs="--task choice")
+    refuse_options(context, "on", unless=task == "likelihood", needs="--task likelihood")
     refuse_options(context, "per_token", "picture", "stride", unless=task != "choice", needs="another --task")
     require_data(data, *(None if one is None else str(one) for one in (source if text is None else None, references)))
     opened = open_run(run, device=device, threads=threads, checkpoint=checkpoint)
@@ -163,7 +166,15 @@ def score(
         target_language=target_language,
     )  # fmt: skip
     with progress_bar("scoring") as progress:
-        report = opened.evaluate(request, progress)
+        if on is None:
+            report = opened.evaluate(request, progress)
+        else:
+            from chainrule.data.cluster import working_at
+            from chainrule.tasks.spread import OpenedRun, evaluate_in_jobs
+
+            how = OpenedRun(run.absolute(), device=device, checkpoint=checkpoint, gamma=gamma)
+            with working_at(on):
+                report = evaluate_in_jobs(opened, how, request, progress)
     if json:
         print_json(report.values)
         return

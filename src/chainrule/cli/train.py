@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typing_extensions import Doc
 
-from chainrule.cli.options import Json, errors, importing_torch, output, print_json, print_scores, print_table
+from chainrule.cli.options import Json, On, errors, importing_torch, output, print_json, print_scores, print_table
+from chainrule.errors import ConfigError
 from chainrule.options import TrainOptions, train_request
+from chainrule.training.process import launched
 
 if TYPE_CHECKING:
     from chainrule.tasks import Run
@@ -57,13 +59,15 @@ def train(
             show_default=False,
         ),
     ] = None,
+    on: On = None,
     json: Json = False,
     **options: Any,
 ) -> None:
     """Train a model of a FAMILY on your data.
 
     Without a budget, a neural family trains for 5 minutes and a count model makes one pass. Ctrl-C saves a checkpoint
-    and stops; the same command with --resume continues exactly where it stopped. Examples:
+    and stops; the same command with --resume continues exactly where it stopped. The workers of --on encode a large
+    text, count n-grams with --memory, and translate for --distil-from. Examples:
 
         chainrule train ngram --data my.txt --set model.order=5 --out runs/ngram
 
@@ -72,11 +76,15 @@ def train(
         chainrule train transformer --source my.en --target my.de --tokenizer bpe:8000 --out runs/en-de
     """
     train_request(family, options, overrides=set_ or [])  # mistakes are found before torch is imported
+    if on is not None and launched().world > 1:
+        raise ConfigError("--on is for one process; encode the data before by: chainrule data … --on, and leave it out")
     with importing_torch(options["threads"]):
         import chainrule.api
+        from chainrule.data.cluster import working_at
         from chainrule.training.progress import console_reporter
 
-    run = chainrule.train(family, overrides=set_ or [], reporter=console_reporter(errors), **options)
+    with working_at(on):
+        run = chainrule.train(family, overrides=set_ or [], reporter=console_reporter(errors), **options)
     if json:
         print_json(run.info())
     else:

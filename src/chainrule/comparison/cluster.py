@@ -1,8 +1,4 @@
-"""Jobs of a comparison on other machines, by any `concurrent.futures.Executor`; Dask's is the one that is supported.
-
-    chainrule compare … --on local:4              a cluster of four workers on this machine
-    chainrule compare … --on tcp://scheduler:8786 a running Dask scheduler
-    chainrule compare … --on slurm.yaml           a cluster that is started for the comparison, as the file describes
+"""Jobs of a comparison on other machines, by any `concurrent.futures.Executor` (see `data.cluster`).
 
 A worker runs a job as this machine would: in a process of its own, with the folder of the comparison and the data at
 the same paths (a shared file system). If a worker is lost, its job is started again elsewhere and continues from its
@@ -12,7 +8,6 @@ last checkpoint; a lock in the folder keeps a job from running twice at a time.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import json
 import math
@@ -27,16 +22,12 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field
-
 from chainrule.comparison.runner import THREAD_VARIABLES, Ended, Process
-from chainrule.config import Settings
 from chainrule.deadline import NO_DEADLINE, Deadline
-from chainrule.errors import ChainruleError, ConfigError, MissingExtra
+from chainrule.errors import ChainruleError
 
 TRIES = 4  # of a job whose worker is lost
 POLL_SECONDS = 0.1
-CONNECT_SECONDS = 30
 
 
 class ClusterJob(Process):
@@ -143,74 +134,3 @@ def _forwarded(stop_file: Path, process: int) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-def parallel_jobs(executor: Executor) -> int:
-    """How many jobs an executor runs at a time."""
-    client = getattr(executor, "_client", None)  # of Dask
-    if client is not None:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        return max(1, sum(int(worker["nthreads"]) for worker in workers))
-    return int(getattr(executor, "_max_workers", 1))
-
-
-class ClusterDescription(Settings):
-    """A YAML file that describes a cluster to start."""
-
-    cluster: str  # the class, such as dask_jobqueue.SLURMCluster or dask_kubernetes.operator.KubeCluster
-    workers: int
-    settings: dict[str, Any] = Field(default_factory=dict)
-
-
-@contextlib.contextmanager
-def connected(where: str) -> Iterator[Executor]:
-    """The executor of `--on`: local:N, the address of a scheduler, or a YAML file that describes a cluster."""
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError:
-        raise MissingExtra("--on", "cluster") from None
-    with contextlib.ExitStack() as stack:
-        if where.startswith("local:"):
-            count = where.removeprefix("local:")
-            if not count.isdigit() or int(count) < 1:
-                raise ConfigError(f"--on {where!r} needs a number of workers; for example --on local:4")
-            start: Any = LocalCluster
-            address = stack.enter_context(start(n_workers=int(count), threads_per_worker=1, dashboard_address=None))
-        elif where.endswith((".yaml", ".yml")):
-            address = stack.enter_context(_described_cluster(Path(where)))
-        elif "://" in where:
-            address = where
-        else:
-            raise ConfigError(
-                f"--on {where!r} is neither local:N, nor the address of a scheduler such as tcp://host:8786, nor a "
-                ".yaml file; correct it"
-            )
-        try:
-            connect: Any = Client
-            client = stack.enter_context(connect(address, timeout=CONNECT_SECONDS))
-        except (OSError, TimeoutError) as error:
-            raise ConfigError(
-                f"no Dask scheduler answers at {where!r} ({error}); start one with: dask scheduler"
-            ) from None
-        yield stack.enter_context(client.get_executor(pure=False))
-
-
-def _described_cluster(file: Path) -> Any:
-    import yaml  # type: ignore[import-untyped]  # a dependency of Dask
-
-    try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{str(file)!r} cannot be read: {str(error).splitlines()[0]}") from None
-    described = ClusterDescription.parse(values, where=file.name)
-    module, _, name = described.cluster.rpartition(".")
-    try:
-        kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError):
-        raise ConfigError(
-            f"{file.name}: there is no {described.cluster!r}; install the package of the cluster, for example: "
-            "pip install dask-jobqueue"
-        ) from None
-    cluster = kind(**described.settings)
-    cluster.scale(described.workers)
-    return cluster

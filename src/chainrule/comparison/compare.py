@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from chainrule.comparison.cluster import ClusterServer, parallel_jobs
+from chainrule.comparison.cluster import ClusterServer
 from chainrule.comparison.examples import ComparisonOfExamples
 from chainrule.comparison.folder import ComparisonFolder
 from chainrule.comparison.plan import (
@@ -27,7 +27,7 @@ from chainrule.comparison.results import BudgetCurve, ComparisonResults
 from chainrule.comparison.runner import JobServer
 from chainrule.comparison.running import RunningComparison
 from chainrule.comparison.sequences import ComparisonOfSequences
-from chainrule.data.workers import working_on
+from chainrule.data.workers import parallel_jobs, working_on
 from chainrule.errors import ConfigError, nearest
 from chainrule.files import write_whole
 from chainrule.tasks import COMPARISONS

@@ -23,7 +23,6 @@ from chainrule.errors import ChainruleError, DataError
 Result = TypeVar("Result")
 
 TRIES = 4  # of work whose worker is lost
-MANY = 1 << 10  # workers of a cluster, which come and go
 
 _executor: ContextVar[Executor | None] = ContextVar("executor", default=None)
 _count: ContextVar[int | None] = ContextVar("count", default=None)
@@ -55,11 +54,18 @@ def on_executor() -> bool:
 
 
 def worker_count() -> int:
-    """How many workers there are; of an executor that does not say so, many."""
+    """How many workers there are."""
     given = _executor.get()
-    if given is None:
-        return _count.get() or _cores()
-    return int(getattr(given, "_max_workers", MANY))
+    return _count.get() or _cores() if given is None else parallel_jobs(given)
+
+
+def parallel_jobs(executor: Executor) -> int:
+    """How many jobs an executor runs at a time."""
+    client = getattr(executor, "_client", None)  # of Dask
+    if client is not None:
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        return max(1, sum(int(worker["nthreads"]) for worker in workers))
+    return int(getattr(executor, "_max_workers", 1))
 
 
 def _cores() -> int:
@@ -99,8 +105,8 @@ def _completed(
                 raise error
             if lost[index] == TRIES:
                 raise DataError(
-                    f"this part of the data cannot be processed: {TRIES} workers were lost ({type(error).__name__}: {error}); check "
-                    "their memory, or lower data.workers"
+                    f"a part of the work cannot be done: {TRIES} workers were lost ({type(error).__name__}: {error}); "
+                    "check their memory, or lower data.workers"
                 ) from error
             waiting[executor.submit(function, *arguments[index])] = index
     finally:

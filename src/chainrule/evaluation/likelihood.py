@@ -198,7 +198,7 @@ def _filled(
 ) -> Iterator[None]:
     """Fill the table, piece by piece; without all probabilities where the model does not need them."""
     if isinstance(model, TargetScorer) and source is None and protocol.method in ("carried", "documents"):
-        for where, log_probs, hits in current().share(_target_scores(model, corpus, protocol)):
+        for where, log_probs, hits in _target_scores(model, corpus, protocol, current()):
             table.set(where, -log_probs, hits)
             yield
         return
@@ -310,23 +310,25 @@ def _score_whole(
     edges = itertools.pairwise(corpus.offsets.tolist())
     documents = [Window(begin, begin, end, number) for number, (begin, end) in enumerate(edges) if begin < limit]
     lengths = [_length(model, window, source) for window in documents]
-    total, count, impossible, read = 0.0, 0.0, 0.0, 0
-    processes = current()
+    lengths_of = np.array([one.end - one.begin for one in documents])  # of the targets
+    nats, possible = np.zeros(len(documents)), np.zeros(len(documents), np.bool_)
+    processes, read = current(), 0
     for rows in processes.share(by_length(lengths, len(documents), max(64, MAX_LOGITS // model.vocabulary))):
-        group = [documents[row] for row in rows]
-        fitting = [one for one in group if one.end - one.begin <= (model.context or math.inf)]
-        nats = model.log_prob(_batch(model, corpus.tokens, fitting, source)).double() if fitting else torch.zeros(0)
-        possible = nats > -math.inf
-        total -= float(nats[possible].sum())
-        count += sum(one.end - one.begin for one, found in zip(fitting, possible.tolist(), strict=True) if found)
-        impossible += len(group) - int(possible.sum())
-        read += len(group)
+        fitting = [row for row in rows if lengths_of[row] <= (model.context or math.inf)]
+        if fitting:
+            batch = _batch(model, corpus.tokens, [documents[row] for row in fitting], source)
+            found = model.log_prob(batch).double().cpu().numpy()
+            possible[fitting] = found > -math.inf
+            nats[fitting] = np.where(found > -math.inf, -found, 0.0)
+        read += len(rows)
         if progress is not None:
             progress(read / len(documents))
-    total, count, impossible = processes.sum(total, count, impossible)
+    processes.sum_arrays(nats, possible)
+    count = int(lengths_of[possible].sum())
     if not count:
         raise DataError("no documents to score, or none short enough for the model; give shorter ones")
-    return metrics_of(total, int(count), corpus, protocol, accuracy=None, impossible=int(impossible))
+    impossible = len(documents) - int(possible.sum())
+    return metrics_of(float(nats.sum()), count, corpus, protocol, accuracy=None, impossible=impossible)
 
 
 @torch.inference_mode()
@@ -417,24 +419,22 @@ class ScoredTargets(NamedTuple):
     hits: Tensor
 
 
-def _target_scores(model: TargetScorer, corpus: Corpus, protocol: Protocol) -> Iterator[ScoredTargets]:
+def _target_scores(
+    model: TargetScorer, corpus: Corpus, protocol: Protocol, processes: Processes
+) -> Iterator[ScoredTargets]:
     """The scored tokens of a corpus without all probabilities; the model has no windows."""
     assert isinstance(model, AutoregressiveModel)
     limit = min(len(corpus), protocol.tokens or len(corpus))
     if protocol.method == "carried":
-        for begin, end in _spans(limit, protocol.pieces):
-            state = None
-            for first in range(begin, end, TARGETS_AT_ONCE):
-                ids = _ids(corpus.tokens, first, min(end, first + TARGETS_AT_ONCE), model.device)
-                log_probs, hits, state = model.score_tokens(Sequences.full(ids[None]), state, hits=True)
-                assert hits is not None
-                yield ScoredTargets(torch.arange(first, first + len(ids)), log_probs[0], hits[0])
+        spans = _spans(limit, protocol.pieces)
+        for begin, end in spans if model.receptive_field is not None else processes.share(spans):
+            yield from _carried_scores(model, corpus.tokens, begin, end, processes)
         return
     assert corpus.offsets is not None
     windows = _documents(corpus.offsets, limit, protocol)
     while block := list(itertools.islice(windows, BUFFERED_WINDOWS)):
         lengths = [window.end - window.begin for window in block]
-        for rows in by_length(lengths, len(block), TARGETS_AT_ONCE):
+        for rows in processes.share(by_length(lengths, len(block), TARGETS_AT_ONCE)):
             target = _batch(model, corpus.tokens, [block[row] for row in rows], None).target
             log_probs, hits, _ = model.score_tokens(target, hits=True)
             assert hits is not None
@@ -442,6 +442,25 @@ def _target_scores(model: TargetScorer, corpus: Corpus, protocol: Protocol) -> I
             where = torch.arange(target.ids.shape[1]) + begins[:, None]
             mask = target.mask
             yield ScoredTargets(where[mask.cpu()], log_probs[mask], hits[mask])
+
+
+def _carried_scores(
+    model: TargetScorer, tokens: np.ndarray, begin: int, end: int, processes: Processes
+) -> Iterator[ScoredTargets]:
+    """One pass in chunks. Processes share those of a model that sees the last tokens only, which each reads again."""
+    assert isinstance(model, AutoregressiveModel)
+    chunks, seen = range(begin, end, TARGETS_AT_ONCE), model.receptive_field
+    state, read = None, begin
+    for first in chunks if seen is None else processes.share(chunks):
+        if first != read:
+            assert seen is not None
+            before = _ids(tokens, max(begin, first - seen), first, model.device)
+            _, _, state = model.score_tokens(Sequences.full(before[None]))
+        read = min(end, first + TARGETS_AT_ONCE)
+        ids = _ids(tokens, first, read, model.device)
+        log_probs, hits, state = model.score_tokens(Sequences.full(ids[None]), state, hits=True)
+        assert hits is not None
+        yield ScoredTargets(torch.arange(first, read), log_probs[0], hits[0])
 
 
 def _documents(offsets: np.ndarray, limit: int, protocol: Protocol) -> Iterator[Window]:

@@ -28,7 +28,7 @@ MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
 def _slot(key: int, size: int) -> int:
     """Where a key belongs: the upper half of its hash, scaled to the size of the table."""
     hashed = (np.uint64(key) * np.uint64(MULTIPLIER)) >> np.uint64(32)
-    return np.int64((hashed * np.uint64(size)) >> np.uint64(32))
+    return np.int64((hashed * np.uint64(size)) >> np.uint64(32))  # type: ignore[return-value]
 
 
 @exported

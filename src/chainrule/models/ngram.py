@@ -212,7 +212,7 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
         assert self._store.folder is not None
         assert self._store.memory is not None
         folder, memory = self._store.folder, int(share * self._store.memory)
-        settings = {"order": self.order, "base": self.base, "folder": folder, "memory": memory}
+        settings: dict[str, Any] = {"order": self.order, "base": self.base, "folder": folder, "memory": memory}
         return [
             partial(count_part, text.between(begin - self.order, end), begin, end, **settings)
             for begin, end in spans(text.length, size)

@@ -2,7 +2,8 @@
 
 The logits of a batch (N, V) can take more memory than the model and all of its activations, several times over with
 their softmax and gradient. Here the gradients with respect to the hidden vectors and the table are computed together
-with the loss, chunk by chunk, so that only one chunk of logits exists at a time, and nothing is computed twice.
+with the loss, chunk by chunk, so that only one chunk of logits exists at a time, and nothing is computed twice. Within
+autocast, matrix products are in its type, and softmax and sums in that of the table.
 """
 
 from __future__ import annotations
@@ -34,10 +35,16 @@ class _Chunked(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight) if needs_weight else None
         grad_bias = torch.zeros_like(bias) if bias is not None and needs_bias else None
         rows = max(1, CHUNK_LOGITS // weight.shape[0])
-        total = hidden.new_zeros(())
+        total = weight.new_zeros(())
+        kind = hidden.device.type
+        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None  # of products
+        factors, offsets = (one if one is None or half is None else one.to(half) for one in (weight, bias))
+        assert factors is not None
         for start in range(0, len(hidden), rows):
             part, wanted = hidden[start : start + rows], targets[start : start + rows, None]
-            logits = F.linear(part, weight, bias)
+            if half is not None:
+                part = part.to(half)
+            logits = F.linear(part, factors, offsets).to(weight.dtype)
             normaliser = logits.logsumexp(-1, keepdim=True)
             total += normaliser.sum() - (1 - smoothing) * logits.gather(1, wanted).sum()
             if smoothing:
@@ -48,12 +55,16 @@ class _Chunked(torch.autograd.Function):
             if smoothing:
                 error -= smoothing / error.shape[1]
             error.scatter_add_(1, wanted, torch.full_like(wanted, smoothing - 1, dtype=error.dtype))
-            if grad_hidden is not None:
-                torch.mm(error, weight, out=grad_hidden[start : start + rows])
-            if grad_weight is not None:
-                grad_weight.addmm_(error.t(), part)
             if grad_bias is not None:
                 grad_bias += error.sum(0)
+            if half is not None:
+                error = error.to(half)
+            if grad_hidden is not None:
+                grad_hidden[start : start + rows] = error @ factors
+            if grad_weight is not None and half is None:
+                grad_weight.addmm_(error.t(), part)
+            elif grad_weight is not None:
+                grad_weight += error.t() @ part
         context.save_for_backward(grad_hidden, grad_weight, grad_bias)
         return total
 

@@ -1,8 +1,8 @@
 """Counts the n-grams of a text as sorted runs on disk, in bounded memory; one process of several may count a part.
 
-A hash table (`kernels.ngram_counts`) has the n-grams of a part of the text; when it is full, they are sorted and written
-as a run, and it begins again. So a run is as long as the memory allows, and repeated n-grams take no more of it. What
-is imported here does not need torch: workers start fast.
+A hash table (`kernels.ngram_counts`) has the n-grams of a part of the text; when it is full, they are sorted and
+written as a run, and it begins again. So a run is as long as the memory allows, and repeated n-grams take no more of
+it. What is imported here does not need torch: workers start fast.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,8 +13,7 @@ from typing import Any
 from chainrule.compose.reverse import reversed_corpus
 from chainrule.config import DataConfig, RunConfig
 from chainrule.data.batching import Pairs
-from chainrule.data.cache import building, cache_root, find, fingerprint
-from chainrule.data.cleaning import CleaningReport, CleanPairs, sentence
+from chainrule.data.cleaning import CleaningReport, sentence
 from chainrule.data.corpus import Corpus, Report
 from chainrule.data.parallel import (
     SHOWN,
@@ -25,20 +23,19 @@ from chainrule.data.parallel import (
     encode_pairs,
     prepare_pairs,
 )
-from chainrule.data.source import Normalisation, normalisation_of
+from chainrule.data.source import normalisation_of
 from chainrule.data.text import read_all_lines
 from chainrule.decoding import Alignment, Search, TranslatedText, Translator
 from chainrule.decoding.drafts import Drafter, LookaheadDrafter, ModelDrafter
 from chainrule.decoding.one_pass import decodes_in_one_pass
 from chainrule.decoding.translation import decoding_budget
 from chainrule.decoding.translator import BUFFERED_LINES, MAX_SOURCE_TOKENS
-from chainrule.errors import ConfigError, DecodingError, MissingExtra, RunError
+from chainrule.errors import ConfigError, DecodingError, MissingExtra
 from chainrule.evaluation.translation import TranslationScore, corpus_scores, score_translations
 from chainrule.interface.base import AutoregressiveModel, DensityModel, NeuralModel
 from chainrule.interface.capabilities import FitsStatistics, is_right_to_left
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, ParallelModel
 from chainrule.metrics import score_rows
-from chainrule.tasks import load
 from chainrule.tasks.base import HeldOut, Task
 from chainrule.tasks.mixable import MixableRun, named_data
 from chainrule.tasks.scoring import ScoreReport, ScoreRequest
@@ -48,7 +45,7 @@ from chainrule.tokenizers import Tokenizer
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.learner import WholeSequences
 from chainrule.training.progress import Fraction, Record, Reporter, shown_fraction
-from chainrule.types import Progress, Sequences
+from chainrule.types import Sequences
 
 VALIDATION_METRICS = ("valid_bleu", "valid_chrf", "valid_exact_match", "bleu_signature")
 
@@ -383,70 +380,6 @@ class TranslationData(LikelihoodData[NeuralModel | ParallelModel, TranslationRun
         )
 
 
-# Distillation
-
-DISTILLATION_SEARCH = Search(beam=5)
-DISTILLED_FILE = "target.txt"  # the file name by which a side of cleaned pairs is found
-
-
-def distilled(
-    pairs: CleanPairs,
-    teacher: str,
-    *,
-    limit: int | None = None,
-    device: str = "auto",
-    batch: int = 32,
-    cache: Path | None = None,
-    progress: Progress | None = None,
-) -> CleanPairs:
-    """The same sources with the translations of a teacher run: sequence-level distillation (Kim & Rush, 2016).
-
-    References translate the same source in many ways, and a model that predicts all tokens independently mixes them.
-    The translations of one model vary less (Zhou et al., 2020). Training and validation targets are replaced; reported
-    scores always use the original references. With a `limit`, only the first targets are replaced. The translations are
-    cached by the sources and the teacher's weights.
-    """
-    folder = RunFolder(Path(teacher))
-    made_from = (pairs.source.identity(), pairs.target.identity(), _identity(folder), DISTILLATION_SEARCH.model_dump())
-    entry = (cache or cache_root()) / fingerprint("distilled", *made_from, *([] if limit is None else [limit]))
-    if find(entry, lambda found: (found / DISTILLED_FILE).stat()) is None:
-        with (
-            building(entry) as temporary,
-            (temporary / DISTILLED_FILE).open("w", encoding="utf-8", newline="\n") as file,
-        ):
-            for number, target in enumerate(_teacher_targets(pairs, folder, device, batch, limit), start=1):
-                file.write(target + "\n")
-                if progress is not None:
-                    progress(number, pairs.report.kept)
-    return replace(pairs, target=replace(pairs.target, cleaned=entry))
-
-
-def _identity(folder: RunFolder) -> tuple[object, ...]:
-    """Changes with the model, wherever its folder is."""
-    config = folder.config()
-    try:
-        with (folder.path / "model.safetensors").open("rb") as weights:
-            digest = hashlib.file_digest(weights, "blake2b").hexdigest()
-    except OSError as error:
-        raise RunError(
-            f"the run {str(folder.path)!r} cannot be distilled: its weights cannot be read ({error.strerror}); "
-            "train it to its first checkpoint"
-        ) from None
-    return (config.family, config.model, digest)
-
-
-def _teacher_targets(pairs: CleanPairs, folder: RunFolder, device: str, batch: int, limit: int | None) -> Iterator[str]:
-    """One line per pair; the original target if the teacher generates nothing, and after the limit."""
-    run = load(folder.path, TranslationRun, device=device)
-    targets = iter(pairs.target.documents())
-    found = run.translate(islice(pairs.source.documents(), limit), DISTILLATION_SEARCH, batch=batch)
-    for best, *_ in found:
-        target = next(targets)
-        generated = sentence(best.text, Normalisation())
-        yield target if best.is_untranslated or not generated else generated
-    yield from targets
-
-
 class TranslationTask(Task):
     """P(y_t | y_<t, source), from parallel text."""
 
@@ -457,6 +390,8 @@ class TranslationTask(Task):
 
     @classmethod
     def open(cls, config: RunConfig, reporter: Reporter, stored: RunFolder | None) -> TranslationData:
+        from chainrule.tasks.distillation import distilled  # needs the runs of this task
+
         teacher, rewrite = config.data.distil_from, None
         if teacher is not None:
             progress = partial(reporter.preparing, f"translating by {Path(teacher).name}")

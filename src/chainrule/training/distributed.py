@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -157,6 +157,37 @@ class Group(Processes):
             yield
 
 
+class PartDone(Exception):
+    """One of several independent jobs has computed its part of some arrays."""
+
+    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        super().__init__("a part of the work is done")
+        self.arrays = arrays
+
+
+class Job(Processes):
+    """One of several jobs that are not connected: it ends with its part of what they compute together."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+
+    def sum_arrays(self, *arrays: npt.NDArray[Any]) -> None:
+        raise PartDone(arrays)
+
+
+class Collected(Processes):
+    """Jobs that are done: the same work has nothing left to compute, and gets the sum of their parts."""
+
+    def __init__(self, add_parts: Callable[[Sequence[npt.NDArray[Any]]], None]) -> None:
+        self._add_parts = add_parts
+
+    def share(self, items: Iterable[Item]) -> Iterator[Item]:
+        return iter(())
+
+    def sum_arrays(self, *arrays: npt.NDArray[Any]) -> None:
+        self._add_parts(arrays)
+
+
 ONE = Processes()
 _joined: list[Processes] = [ONE]  # the processes that this one works with, innermost last
 
@@ -164,6 +195,16 @@ _joined: list[Processes] = [ONE]  # the processes that this one works with, inne
 def current() -> Processes:
     """The processes that work together now: those of `joined`, or this one alone."""
     return _joined[-1]
+
+
+@contextlib.contextmanager
+def acting_as(processes: Processes) -> Iterator[None]:
+    """Work as one of these processes within the block."""
+    _joined.append(processes)
+    try:
+        yield
+    finally:
+        _joined.remove(processes)
 
 
 @contextlib.contextmanager
@@ -182,12 +223,10 @@ def joined(device: torch.device) -> Iterator[Processes]:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     group = Group(launch.local_rank)
-    _joined.append(group)
     try:
-        with explained():
+        with acting_as(group), explained():
             yield group
     finally:
-        _joined.remove(group)
         dist.destroy_process_group()
 
 

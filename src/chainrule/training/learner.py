@@ -56,11 +56,11 @@ class Learner(ABC):
     """
 
     def __init__(
-        self, model: Trainable, *, pieces: int = 1, half: bool = False, placement: Placement | None = None
+        self, model: Trainable, *, pieces: int = 1, half: torch.dtype | None = None, placement: Placement | None = None
     ) -> None:
         self.device = model.device
         self.pieces = pieces
-        self.half = half
+        self.half = half  # the type to compute in, if it is not that of the weights
         self.placement = placement or Whole(model)
 
     @property
@@ -69,8 +69,8 @@ class Learner(ABC):
         """Whether the loss is −log P of the tokens, so that it converts to bits per byte."""
 
     @final
-    def gradient(self, batch: Batch | Segment, *, idle: bool = False, seed: int = 0) -> Loss:
-        """Compute the loss and add its gradient.
+    def gradient(self, batch: Batch | Segment, *, idle: bool = False, seed: int = 0, loss_scale: float = 1.0) -> Loss:
+        """Compute the loss and add its gradient times `loss_scale`.
 
         `batch` has the rows of this process; if it is `idle`, they do not count, since another process has them. With
         several processes, `seed` determines their dropout.
@@ -90,7 +90,7 @@ class Learner(ABC):
                     with self.precision():
                         loss = self.placement(losses, pieces[min(number, len(pieces) - 1)])
                     scale = processes.world / all_tokens if counted else 0.0  # the gradients of processes are averaged
-                    (scale * loss).backward()  # type: ignore[no-untyped-call]
+                    (loss_scale * scale * loss).backward()  # type: ignore[no-untyped-call]
                 total += float(loss.detach()) if counted else 0.0
         self.end(len(pieces))
         [total] = processes.sum(total)
@@ -122,9 +122,9 @@ class Learner(ABC):
         """Restore what `carried` has returned."""
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
-        if not self.half:
+        if self.half is None:
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return torch.autocast(self.device.type, dtype=self.half)
 
 
 @final
@@ -311,11 +311,12 @@ def _objective(settings: TrainConfig, unigrams: Noise, model: NeuralModel) -> Ob
     return SmoothedLikelihood(settings.label_smoothing) if settings.label_smoothing else Likelihood()
 
 
-def _half(settings: TrainConfig, model: Trainable) -> bool:
-    """Return whether to compute in bfloat16: if set, or if it is "auto" and the device has hardware for it."""
+def _half(settings: TrainConfig, model: Trainable) -> torch.dtype | None:
+    """Return the type to compute in: that which is set, or bfloat16 if the device has hardware for it."""
     if settings.precision == "auto":
-        return model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return settings.precision == "bfloat16"
+        supported = model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if supported else None
+    return {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}[settings.precision]
 
 
 def _size(batch: Batch | Segment) -> tuple[int, int]:

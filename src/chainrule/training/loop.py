@@ -20,6 +20,7 @@ from chainrule.interface.base import SparseUpdates, Trainable
 from chainrule.metrics import VALIDATION, metric
 from chainrule.training.checkpoint import RunFolder, Snapshot, distinct_tensors, load_distinct
 from chainrule.training.learner import Learner, Loss
+from chainrule.training.loss_scale import LossScale
 from chainrule.training.optim import CheckpointAverage, MovingAverage, WeightAverage, build_optimizers, set_rate
 from chainrule.training.placement import Sharded, full, shard_like
 from chainrule.training.process import stop_requests
@@ -101,6 +102,7 @@ class Trainer:
         self.budget = Budget.of(self.config)
         self.clock = CLOCKS[self.config.clock]
         self.optimizers = build_optimizers(self.model, self.config)
+        self.scale = LossScale(enabled=self.learner.half is torch.float16)
         self.mean = MovingAverage(self.model, self.config.ema) if self.config.ema else None
         self.recent = CheckpointAverage(self.config.average_checkpoints) if self.config.average_checkpoints else None
         self.placement = self.learner.placement
@@ -165,14 +167,22 @@ class Trainer:
         """Update the model by the batch at a position, at `rate_factor` times the peak learning rate."""
         set_rate(self.optimizers, rate_factor)
         seed = draw(self.feed.seed, self.at.step, "dropout")
-        loss = self.learner.gradient(self.feed.batch(position), idle=self.feed.idle(position), seed=seed)
+        loss = self.learner.gradient(
+            self.feed.batch(position), idle=self.feed.idle(position), seed=seed, loss_scale=self.scale.factor
+        )
+        self.scale.unscale(self.model.parameters())
         norm = self._clip()
+        if math.isfinite(loss.total) and not math.isfinite(norm) and self.scale.overflowed():
+            for optimizer in self.optimizers:
+                optimizer.zero_grad(set_to_none=True)
+            return loss
         if not math.isfinite(loss.total) or not math.isfinite(norm):
             problem = f"the loss or its gradient is not finite (loss {loss.total / loss.tokens:.3g})"
             raise TrainingError(self._diverged(problem, self.at.step + 1))
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        self.scale.succeeded()
         return loss
 
     def _clip(self) -> float:
@@ -334,6 +344,8 @@ class Trainer:
         if self.model.device.type == "cuda":
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.model.device)
         values = {name: value for name, value in vars(self.at).items() if value != math.inf}
+        if self.scale.enabled:
+            values |= {"loss_scale": self.scale.factor, "loss_scale_steps": self.scale.steps}
         return Snapshot(tensors, values | {"mean_updates": self.mean.updates if self.mean else 0})
 
     def resume(self) -> bool:
@@ -360,6 +372,8 @@ class Trainer:
         """Continue from a checkpoint, bit for bit."""
         values = dict(snapshot.values)
         updates = values.pop("mean_updates", 0)
+        self.scale.factor = values.pop("loss_scale", self.scale.factor)
+        self.scale.steps = values.pop("loss_scale_steps", 0)
         parts = _by_kind(snapshot.tensors)
         try:
             self.at = Counters(**values)
