@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chainrule.training.process import LAUNCHED
 from tests.conftest import Command
 
 import chainrule
@@ -105,8 +106,8 @@ def test_a_teacher_translates_the_same_by_several_workers(
 
 
 def test_a_single_process_is_needed_for_a_cluster(monkeypatch: pytest.MonkeyPatch, chainrule: Command) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
+    for name, value in {name: "0" for name in LAUNCHED} | {"WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
     found = chainrule("train", "gpt", "--data", "builtin:prose", "--on", "local:2")
     assert found.code != 0
     assert "--on is for one process" in found.err
