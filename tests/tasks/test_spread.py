@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chainrule.training.process import LAUNCHED
 from tests.conftest import Command
 
 import chainrule
@@ -17,6 +16,7 @@ from chainrule.data.workers import LocalWorkers, local_workers, working_on
 from chainrule.errors import ConfigError
 from chainrule.tasks.scoring import ScoreRequest
 from chainrule.tasks.spread import OpenedRun, evaluate_in_jobs
+from chainrule.training.process import LAUNCHED
 
 TINY = {"width": 16, "layers": 1, "heads": 2, "context": 16}
 
@@ -106,7 +106,7 @@ def test_a_teacher_translates_the_same_by_several_workers(
 
 
 def test_a_single_process_is_needed_for_a_cluster(monkeypatch: pytest.MonkeyPatch, chainrule: Command) -> None:
-    for name, value in {name: "0" for name in LAUNCHED} | {"WORLD_SIZE": "2"}.items():
+    for name, value in dict.fromkeys(LAUNCHED, "0") | {"WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     found = chainrule("train", "gpt", "--data", "builtin:prose", "--on", "local:2")
     assert found.code != 0
