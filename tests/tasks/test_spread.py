@@ -106,7 +106,7 @@ def test_a_teacher_translates_the_same_by_several_workers(
 
 
 def test_a_single_process_is_needed_for_a_cluster(monkeypatch: pytest.MonkeyPatch, chainrule: Command) -> None:
-    for name, value in dict.fromkeys(LAUNCHED, "0") | {"WORLD_SIZE": "2"}.items():
+    for name, value in (dict.fromkeys(LAUNCHED, "0") | {"WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(name, value)
     found = chainrule("train", "gpt", "--data", "builtin:prose", "--on", "local:2")
     assert found.code != 0

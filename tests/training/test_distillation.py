@@ -138,7 +138,7 @@ def test_translations_of_the_teacher_are_cached(
     def refuse(*args: object, **settings: object) -> None:
         raise AssertionError("asked again")
 
-    monkeypatch.setattr("chainrule.tasks.translation.load", refuse)
+    monkeypatch.setattr("chainrule.tasks.distillation.TranslationRun.translate", refuse)
     again = prepared(words, teacher)
     assert texts(again.train.target, again.tokenizers.target) == texts(first.train.target, first.tokenizers.target)
     weights = teacher / "model.safetensors"
