@@ -80,6 +80,21 @@ def test_a_run_that_was_looked_at_a_moment_ago_is_given_without_looking_again(
     assert registry.recent("second") is None
 
 
+def test_runs_that_are_given_themselves_are_loaded_at_the_start(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SCANS", 1e9)
+    shutil.copytree(runs / "first", runs / "damaged")
+    (runs / "damaged" / "model.safetensors").write_bytes(b"nothing")
+    registry = Registry([runs / "first", runs / "damaged"])
+    registry.preload()
+    assert registry.recent("first") is not None
+    assert "run 'damaged' cannot be loaded" in caplog.text
+    watched = Registry([runs])
+    watched.preload()
+    assert watched.recent("first") is None
+
+
 def test_two_runs_of_one_name_are_refused(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "first", tmp_path / "others" / "first")
     with pytest.raises(ConfigError, match="two runs are named 'first'"):

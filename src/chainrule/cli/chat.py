@@ -33,6 +33,12 @@ def chat(
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 0.8,
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    allow_unknown: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unknown", help="Encode out-of-vocabulary words of messages as `<unk>` instead of failing."
+        ),
+    ] = False,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -44,7 +50,7 @@ def chat(
     from chainrule.serving.chat import ChatTemplate, template_of
 
     template = ChatTemplate.read(chat_template) if chat_template is not None else template_of(opened.folder)
-    options: dict[str, Any] = {"length": length, "temperature": temperature}
+    options: dict[str, Any] = {"length": length, "temperature": temperature, "allow_unknown": allow_unknown}
     if top_p is not None:
         options["top_p"] = top_p
     Conversation(opened, template, system=system, seed=seed, **options).run("")
@@ -61,6 +67,7 @@ class Conversation(Session):
     """A session in which typed lines are messages, and the model answers them."""
 
     hint = "type a message; /help lists commands, Ctrl-D ends"
+    usage = "Type a message, and the model answers it."
 
     def __init__(self, run: TextRun, template: ChatTemplate, *, system: str | None, **options: Any) -> None:
         super().__init__(run, **options)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chainrule.tasks.text import TextRun
 
 HELP = """\
-Type text to append it and continue; an empty line continues. Ctrl-C stops the text, Ctrl-D ends.
+{usage} Ctrl-C stops the text, Ctrl-D ends.
 /again           discard the last continuation and sample another one
 /undo            remove what was typed and generated last
 /new             start a new text
@@ -48,6 +48,7 @@ class Session:
     """The state of the conversation: the text, the turns that made it, and the settings of generation."""
 
     hint = "type text to continue it; /help lists commands, Ctrl-D ends"
+    usage = "Type text to append it and continue; an empty line continues."
 
     def __init__(self, run: TextRun, *, seed: int, **options: Any) -> None:
         from chainrule.serving.engine import Engine
@@ -187,4 +188,4 @@ class Session:
         typer.echo(self.text)
 
     def help(self) -> None:
-        typer.echo(HELP.format(settings=", ".join(SETTINGS)))
+        typer.echo(HELP.format(usage=self.usage, settings=", ".join(SETTINGS)))

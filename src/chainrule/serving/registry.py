@@ -11,13 +11,18 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
+from chainrule.decoding import Sampling, generate_tokens
 from chainrule.errors import ChainruleError, ConfigError, RunError, nearest
 from chainrule.kernels.quantization import is_quantizable
 from chainrule.tasks import Run, load
 from chainrule.tasks.mixable import MixableRun
+from chainrule.tasks.text import TextRun
 from chainrule.tasks.weights import Weights, describe_loss, int8_loss
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.checksums import WEIGHTS
@@ -92,6 +97,15 @@ class Registry:
                 self._scan()
             return dict(self._folders)
 
+    def preload(self) -> None:
+        """Load the runs that were given themselves; those in folders are loaded when they are first asked for."""
+        given = [path.resolve().name for path in self.paths if RunFolder(path).exists]
+        for name in given[: self.most_loaded]:
+            try:
+                self.get(name)
+            except ChainruleError as error:
+                log.warning("not loaded: %s", error)
+
     def recent(self, name: str) -> Run | None:
         """The run of this name if it is loaded and the folder was looked at a moment ago; never waits."""
         if not self._lock.acquire(blocking=False):
@@ -145,8 +159,10 @@ class Registry:
     def _load(self, folder: RunFolder) -> Run:
         run = load(folder.path, device=self.device)
         if self.weights == "float32" or not (isinstance(run, MixableRun) and is_quantizable(run.model)):
+            _prepare(run)
             return run
         small = run.with_weights(self.weights)
+        _prepare(small)
         loss = int8_loss(run, small)
         log.info(
             describe_loss(loss) if loss is not None else "int8 weights", extra={"values": {"run": folder.path.name}}
@@ -176,6 +192,16 @@ class Registry:
         for name in [name for name in self._loaded if name not in found]:
             del self._loaded[name]
         self._scanned = time.monotonic()
+
+
+def _prepare(run: Run) -> None:
+    """Generate a little, so that compiled functions are loaded, or compiled, before a request waits for them."""
+    if not isinstance(run, TextRun):
+        return
+    model = run.autoregressive
+    with torch.inference_mode(), suppress(ChainruleError):  # a run that cannot generate may still be scored
+        model.step(torch.zeros(1, dtype=torch.int64, device=model.device), model.start().state)
+        generate_tokens(model, [[]], length=2, sampling=Sampling(), seeds=[0], suppress=tuple(run.suppressed))
 
 
 def _subfolders(path: Path) -> list[Path]:
