@@ -1,10 +1,11 @@
 """The server: throughput, latency, the cost of HTTP and the prefix cache, against other servers.
 
-    python benchmarks/serving.py [--threads 1] [--json FILE] [--small] [--no-peers]
+    python benchmarks/serving.py [--threads 1] [--repeats 3] [--json FILE] [--small] [--no-peers]
 
 A GPT of 10M parameters in the GPT-2 layout is served by chainrule, by a plain FastAPI server that calls `generate` of
 transformers, and by `transformers serve` (which needs accelerate; extra `bench`), each in a process of its own with the
-same weights and threads. Clients are in another process; each sends one streaming request after the other.
+same weights and threads. Clients are in another process; each sends one streaming request after the other. The engine
+by itself and the server take turns; all values are medians of the turns.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ WORDS = SENTENCE.split()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3, help="turns of the engine and the server")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--small", action="store_true", help="a smaller model and fewer requests: a trial")
     parser.add_argument("--no-peers", action="store_true")
@@ -59,12 +61,19 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     width, layers = (128, 3) if arguments.small else (384, 6)
     run, exported = make_run(folder, width, layers)
     clients = [1, 8, 16] if arguments.small else [1, 8, 16, 32]
-    results: dict[str, Any] = {"threads": arguments.threads, "tokens": TOKENS}
-    results["engine"] = {str(count): engine_rate(run, count, arguments) for count in clients}
-    report_engine(results["engine"])
+    results: dict[str, Any] = {"threads": arguments.threads, "tokens": TOKENS, "repeats": arguments.repeats}
+    alone: dict[str, list[float]] = {str(count): [] for count in clients}
+    served: dict[str, list[dict[str, Any]]] = {str(count): [] for count in clients}
     with chainrule_server(run, arguments.threads) as url:
-        results["chainrule"] = {str(count): clients_of(url, count, arguments) for count in clients}
+        engine_rate = engine_rates(run, arguments)
+        for _ in range(arguments.repeats):
+            for count in clients:
+                alone[str(count)].append(engine_rate(count))
+                served[str(count)].append(clients_of(url, count, arguments))
         results["prefix"] = prefix(url)
+    results["engine"] = {count: statistics.median(rates) for count, rates in alone.items()}
+    results["chainrule"] = {count: median_of(rows) for count, rows in served.items()}
+    report_engine(results["engine"])
     report("chainrule serve", results["chainrule"])
     if not arguments.no_peers:
         few = [1, 16]
@@ -285,7 +294,7 @@ def clients_of(
     url: str, count: int, arguments: argparse.Namespace, *, model: str = "gpt10m", rounds: int = 0, **options: Any
 ) -> dict[str, Any]:
     """Run clients in a process of their own, after a short warm-up."""
-    rounds = rounds or (2 if arguments.small else 4 if count <= 8 else 3)
+    rounds = rounds or rounds_of(count, arguments)
     for warm in (True, False):
         how = {"url": url, "clients": min(count, 2) if warm else count, "rounds": 1 if warm else rounds, "model": model}
         how |= {"offset": 500_000 if warm else 0, **options}
@@ -299,8 +308,8 @@ def clients_of(
 # Measurements
 
 
-def engine_rate(run: Path, count: int, arguments: argparse.Namespace) -> float:
-    """Tokens per second of the engine without HTTP."""
+def engine_rates(run: Path, arguments: argparse.Namespace) -> Callable[[int], float]:
+    """A function that gives the tokens per second of the engine without HTTP for a number of clients."""
     import torch
 
     from chainrule.decoding.sampling import Sampling
@@ -311,22 +320,41 @@ def engine_rate(run: Path, count: int, arguments: argparse.Namespace) -> float:
 
     torch.set_num_threads(arguments.threads)
     opened = load_run(run, TextRun, device="cpu")
-    rounds = 2 if arguments.small else 4 if count <= 8 else 3
 
     def client(engine: Engine, number: int, rounds: int) -> None:
         for step in range(rounds):
             prompt = prompt_of(number * 1000 + step, 12)
             engine.generate(text_request(opened, prompt, max_tokens=TOKENS, sampling=Sampling(), seed=number))
 
-    with Engine() as engine:
-        client(engine, 500, 1)
-        before, began = engine.stats.generated_tokens, time.perf_counter()
-        threads = [threading.Thread(target=client, args=(engine, number, rounds)) for number in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return (engine.stats.generated_tokens - before) / (time.perf_counter() - began)
+    def rate(count: int) -> float:
+        with Engine() as engine:
+            client(engine, 500, 1)
+            rounds = rounds_of(count, arguments)
+            threads = [threading.Thread(target=client, args=(engine, number, rounds)) for number in range(count)]
+            before, began = engine.stats.generated_tokens, time.perf_counter()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return (engine.stats.generated_tokens - before) / (time.perf_counter() - began)
+
+    return rate
+
+
+def rounds_of(count: int, arguments: argparse.Namespace) -> int:
+    """Requests of each client."""
+    return 2 if arguments.small else 4 if count <= 8 else 3
+
+
+def median_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The median of each value of several turns."""
+    first = rows[0]
+    return {
+        name: median_of([row[name] for row in rows])
+        if isinstance(first[name], dict)
+        else statistics.median(row[name] for row in rows)
+        for name in first
+    }
 
 
 def prefix(url: str) -> dict[str, float]:
