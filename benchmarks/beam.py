@@ -26,7 +26,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
-from chainrule.decoding import beam_search
+from chainrule.decoding import Search
+from chainrule.decoding.translation import decode_sources
 from chainrule.models.transformer import Transformer, TransformerConfig
 from chainrule.types import Sequences
 from timing import Work, medians, set_threads, time_rounds
@@ -144,10 +145,8 @@ def sentences(count: int, shape: Shape) -> list[list[int]]:
 
 
 def generate_ours(model: Transformer, sources: Sequence[Sequence[int]], beam: int, length: int) -> list[list[int]]:
-    found = beam_search(
-        model, [[]] * len(sources), width=beam, length=length, suppress=[0], source=Sequences.pack(sources)
-    )
-    return [best.ids for best, *_ in found]
+    search = Search(beam=beam, growth=0, slack=length)
+    return [best.ids for best, *_ in decode_sources(model, sources, search, suppress=[0], batch=len(sources))]
 
 
 def generate_theirs(model: Any, sources: Sequence[Sequence[int]], beam: int, length: int) -> list[list[int]]:

@@ -1,19 +1,20 @@
 """Generation by compiled steps: many tokens per call, chosen without returning to Python.
 
-The number of tokens per call follows the time that a step takes, so that a text still streams. A row that ends within
-a call is read further until the call returns; what it would generate is dropped, since rows do not influence each
-other.
+The number of tokens per call follows the time that a step takes, so that a text still streams. A call returns when half
+of its rows have ended. A row that ends before is read further until then; what it would generate is dropped, since rows
+do not influence each other.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chainrule.decoding.sampling import MIN_TEMPERATURE, Sampling
 from chainrule.interface.base import AutoregressiveModel
@@ -26,11 +27,16 @@ from chainrule.types import State
 SECONDS_PER_CALL = 0.05
 MAX_TOKENS_PER_CALL = 64
 
+_seconds_per_step: WeakKeyDictionary[nn.Module, dict[int, float]] = WeakKeyDictionary()
+"""The least that was measured, by model and number of rows: a short text is too short to find it out."""
+
 
 class CompiledGeneration:
-    """Continues the rows of a batch by the program of their model."""
+    """Continues the rows of a batch by the program of their model, each until the token `end`, if there is one."""
 
-    def __init__(self, model: AutoregressiveModel, sampling: Sampling, suppressed: Sequence[int]) -> None:
+    def __init__(
+        self, model: AutoregressiveModel, sampling: Sampling, suppressed: Sequence[int], end: int | None
+    ) -> None:
         self.model = model
         self.greedy = sampling.greedy
         self.rules = np.array(
@@ -42,30 +48,50 @@ class CompiledGeneration:
             ]
         )
         self.suppressed = np.array(sorted(set(suppressed)), dtype=np.int64)
-        self.tokens_per_call = 1
+        self.end = end
+        self._seconds = _seconds_per_step.setdefault(model, {})
         self._program: Program | None = None  # the weights do not change during a generation
 
     @staticmethod
-    def of(model: AutoregressiveModel, sampling: Sampling, suppressed: Sequence[int]) -> CompiledGeneration | None:
+    def of(
+        model: AutoregressiveModel, sampling: Sampling, suppressed: Sequence[int], end: int | None = None
+    ) -> CompiledGeneration | None:
         """None if the model has no program, or if the choice of a token depends on the earlier ones."""
         is_compiled = isinstance(model, TokenGenerator) or (isinstance(model, Compilable) and step.has_program(model))
         if not is_compiled or sampling.repetition_penalty != 1.0:
             return None
-        return CompiledGeneration(model, sampling, suppressed)
+        return CompiledGeneration(model, sampling, suppressed, end)
 
     def is_applicable(self, rows: int) -> bool:
         """Whether a batch of so many rows is continued by a program."""
         return step.is_applicable(self.model, torch.empty(rows, 1, dtype=torch.int64, device=self.model.device))
 
-    def read(self, tokens: Tensor, state: State, noise: npt.NDArray[np.float64]) -> tuple[Choices, State] | None:
-        """Read a token (B,) in each row and choose the next, once for each position of the noise (B, S, V or 0)."""
-        count, began = noise.shape[1], time.perf_counter()
-        found = self._generate(tokens, state, noise)
-        seconds = (time.perf_counter() - began) / count
-        self.tokens_per_call = int(min(max(SECONDS_PER_CALL / seconds, 1), 2 * count, MAX_TOKENS_PER_CALL))
+    def tokens_per_call(self, rows: int) -> int:
+        """As many as fit into the time of a call; 1 as long as that is not known."""
+        seconds = self._seconds.get(rows, SECONDS_PER_CALL)
+        return int(min(max(SECONDS_PER_CALL / seconds, 1), MAX_TOKENS_PER_CALL))
+
+    def read(
+        self,
+        tokens: Tensor,
+        state: State,
+        noise: npt.NDArray[np.float64],
+        ended: npt.NDArray[np.bool_] | None = None,
+    ) -> tuple[Choices, State] | None:
+        """Read a token (B,) in each row and choose the next, at most once for each position of the noise (B, S, V|0).
+
+        Rows that have `ended` are not waited for.
+        """
+        rows, began = len(tokens), time.perf_counter()
+        found = self._generate(tokens, state, noise, np.zeros(rows, np.bool_) if ended is None else ended)
+        if found is not None:
+            seconds = (time.perf_counter() - began) / found[0].ids.shape[1]
+            self._seconds[rows] = min(seconds, self._seconds.get(rows, seconds))
         return found
 
-    def _generate(self, tokens: Tensor, state: State, noise: npt.NDArray[np.float64]) -> tuple[Choices, State] | None:
+    def _generate(
+        self, tokens: Tensor, state: State, noise: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_]
+    ) -> tuple[Choices, State] | None:
         if isinstance(self.model, TokenGenerator):
             return self.model.generate(tokens, state, noise, self.rules, self.suppressed)
         assert isinstance(self.model, Compilable)
@@ -74,4 +100,4 @@ class CompiledGeneration:
             return None
         state = self.model.make_room(state, noise.shape[1])
         rules = np.tile(self.rules, (len(tokens), 1))
-        return step.generate(program, tokens, state, noise, rules, self.suppressed), state
+        return step.generate(program, tokens, state, noise, rules, self.suppressed, ended, self.end), state

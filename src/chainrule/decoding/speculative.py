@@ -255,17 +255,21 @@ class BlockReader:
         return room if self.drafter is None else min(room, self.block_size.pause)
 
     def generate(
-        self, prefixes: Sequence[Prefix], compiled: CompiledGeneration, noise: npt.NDArray[np.float64]
+        self,
+        prefixes: Sequence[Prefix],
+        compiled: CompiledGeneration,
+        noise: npt.NDArray[np.float64],
+        ended: npt.NDArray[np.bool_],
     ) -> Choices | None:
         """Read the last token of each prefix and choose the next tokens by compiled steps, where that is possible."""
         last = torch.tensor([prefix.ids[-1] for prefix in prefixes])
         began = time.perf_counter()
-        found = compiled.read(last, self._rows.state, noise)
+        found = compiled.read(last, self._rows.state, noise, ended)
         if found is None:
             return None
         choices, self._rows.state = found
         if self.drafter is not None:
-            self.block_size.record_pause(noise.shape[1], time.perf_counter() - began)
+            self.block_size.record_pause(choices.ids.shape[1], time.perf_counter() - began)
         return choices
 
     def accept(self, drafts: Sequence[Sequence[int]], accepted: Sequence[int]) -> None:

@@ -403,11 +403,14 @@ def _advance(
     noise: npt.NDArray[np.float64],  # (B, S, V) for sampling, or (B, S, 0) for greedy decoding
     rules: npt.NDArray[np.float64],  # (B, 4) temperature (0: greedy), top-k, top-p, min-p; 0: no filter
     suppressed: Integers,
+    ended: npt.NDArray[np.bool_],  # (B,) rows whose end has been chosen
+    end: int,  # the token that ends a row, or a negative number
     like: Floats,
 ) -> None:
     """Append tokens to the state and write the results; then choose S more tokens, each of which is read next.
 
-    If tokens are chosen, K is 1 and the result is (B, 1, V). The last one chosen is not read.
+    If tokens are chosen, K is 1 and the result is (B, 1, V). The last one chosen is not read. Once half of the rows
+    have ended, no more are chosen, and the rest of `chosen` is negative.
     """
     if chosen.shape[1] == 0:
         _execute(
@@ -426,6 +429,10 @@ def _advance(
             token = choose(logits, noise[row, step], rules[row], suppressed)
             latest[row, 0] = chosen[row, step] = token
             log_probs[row, step] = log_probability(logits, token)
+            ended[row] |= token == end
+        if 2 * np.sum(ended) >= len(ended):
+            chosen[:, step + 1 :] = -1
+            return
 
 
 advance = entry(_advance, **OPTIONS)

@@ -228,7 +228,8 @@ def run(program: Program, tokens: Tensor, state: State) -> Tensor:
     result = torch.empty(rows, chunk, program.outputs, dtype=program.dtype)
     nothing = Choices(np.empty((rows, 0), np.int64), np.empty((rows, 0)))
     where = _of_batch(result, state)
-    _advance(program, tokens, where, nothing, np.empty((rows, 0, 0)), np.zeros((rows, 4)), NOTHING)
+    ended = np.zeros(rows, np.bool_)
+    _advance(program, tokens, where, nothing, np.empty((rows, 0, 0)), np.zeros((rows, 4)), NOTHING, ended)
     return result
 
 
@@ -246,17 +247,21 @@ def generate(
     noise: npt.NDArray[np.float64],
     rules: npt.NDArray[np.float64],
     suppressed: npt.NDArray[np.int64],
+    ended: npt.NDArray[np.bool_],
+    end: int | None,
 ) -> Choices:
-    """Read a token (B,) in each row and choose the next, as many times as there is noise (B, S, V or 0).
+    """Read a token (B,) in each row and choose the next, at most as many times as there is noise (B, S, V or 0).
 
     `rules` (B, 4) are temperature, top-k, top-p and min-p of each row, 0 for none; a temperature of 0 is greedy. The
-    last token chosen is not read.
+    last token chosen is not read. Fewer tokens are chosen if half of the rows `ended` (B,) before or by the token
+    `end`, so that the caller can continue without them.
     """
     rows, steps, _ = noise.shape
     choices = Choices(np.empty((rows, steps), np.int64), np.empty((rows, steps)))
     result = torch.empty(rows, 1, program.outputs, dtype=program.dtype)
-    _advance(program, tokens[:, None], _of_batch(result, state), choices, noise, rules, suppressed)
-    return choices
+    _advance(program, tokens[:, None], _of_batch(result, state), choices, noise, rules, suppressed, ended.copy(), end)
+    count = int((choices.ids[0] >= 0).sum())
+    return Choices(choices.ids[:, :count], choices.log_probs[:, :count])
 
 
 class RowState:
@@ -294,7 +299,8 @@ def generate_separately(
         np.concatenate([np.zeros((rows, RESULT), np.int64), own.pointers, pointers], axis=1),
         np.concatenate([np.zeros((rows, RESULT, 3), np.int64), own.strides, strides], axis=1),
     )
-    _advance(program, torch.from_numpy(tokens[:, None]), where, choices, noise, rules, suppressed)
+    ended = np.zeros(rows, np.bool_)
+    _advance(program, torch.from_numpy(tokens[:, None]), where, choices, noise, rules, suppressed, ended)
     for slot, tensor in together.items():
         for row, one in enumerate(states):
             one.tensors[slot].copy_(tensor[row : row + 1])
@@ -316,6 +322,8 @@ def _advance(
     noise: npt.NDArray[np.float64],
     rules: npt.NDArray[np.float64],
     suppressed: npt.NDArray[np.int64],
+    ended: npt.NDArray[np.bool_],
+    end: int | None = None,
 ) -> None:
     from chainrule.kernels.caching import load_or_compile
     from chainrule.kernels.interpreter import advance
@@ -336,6 +344,8 @@ def _advance(
         noise,
         rules,
         suppressed,
+        ended,
+        -1 if end is None else end,
         LIKE[program.dtype],
     )
     if program.dtype not in _programs.ready:
