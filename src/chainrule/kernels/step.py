@@ -356,26 +356,22 @@ def _advance(
 
 def _of_batch(result: Tensor, state: State) -> Addresses:
     """The memories of a batch whose rows share a state."""
-    pointers, strides = _of_rows([result, *tensors(state)], len(result))
-    return Addresses(np.pad(pointers, ((0, 0), (RESULT, 0))), np.pad(strides, ((0, 0), (RESULT, 0), (0, 0))))
+    return _of_rows([result, *tensors(state)], len(result), first=RESULT)
 
 
-def _of_rows(memories: Sequence[Tensor], rows: int) -> Addresses:
-    """The memories of each row, in tensors with the batch as first axis."""
-    pointers, strides = _addresses(memories)
-    offsets = np.arange(rows)[:, None] * strides[None, :, 0]
-    return Addresses(pointers + offsets, np.ascontiguousarray(np.broadcast_to(strides, (rows, *strides.shape))))
+def _of_rows(memories: Sequence[Tensor], rows: int, *, first: int = 0) -> Addresses:
+    """The memories of each row, in tensors with the batch as first axis, numbered from `first` on."""
+    pointers, strides = _addresses(memories, first)
+    return Addresses(pointers + np.arange(rows)[:, None] * strides[:, 0], strides[None].repeat(rows, 0))
 
 
-def _addresses(memories: Sequence[Tensor]) -> Addresses:
-    pointers = np.zeros(len(memories), dtype=np.int64)
-    strides = np.zeros((len(memories), 3), dtype=np.int64)
-    for index, tensor in enumerate(memories):
-        pointers[index] = tensor.data_ptr()
+def _addresses(memories: Sequence[Tensor], first: int = 0) -> Addresses:
+    numbers = np.zeros((first + len(memories), 4), dtype=np.int64)
+    for index, tensor in enumerate(memories, start=first):
         size = tensor.element_size()
-        for axis, stride in enumerate(tensor.stride()[:3]):
-            strides[index, axis] = stride * size
-    return Addresses(pointers, strides)
+        axes = [stride * size for stride in tensor.stride()[:3]]
+        numbers[index, : 1 + len(axes)] = (tensor.data_ptr(), *axes)
+    return Addresses(numbers[:, 0].copy(), numbers[:, 1:].copy())
 
 
 LIKE = {torch.float32: np.zeros(1, dtype=np.float32), torch.float64: np.zeros(1, dtype=np.float64)}
