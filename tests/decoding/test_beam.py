@@ -7,6 +7,7 @@ import torch
 from chainrule.decoding import GREEDY, beam_search, generate_tokens
 from chainrule.decoding.beam import beam_steps, top_choices
 from chainrule.errors import DecodingError, NotANumber
+from chainrule.kernels.step import torch_only
 from chainrule.types import Sequences
 
 PROMPTS = [[1, 2, 3], [], [4], [2, 2, 1], [3, 1, 4, 1, 2, 3], [2] * 15]
@@ -227,3 +228,22 @@ def test_the_steps_of_a_search_lead_to_its_result(model):
     assert [beam.best() for beam in last] == beam_search(model, [[1], []], width=3, length=4)
     assert len(steps) == 4
     assert all(len(hypothesis.ids) == 2 for live in steps[1] for hypothesis in live)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_choices_are_those_of_torch(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(7, 300, generator=generator, dtype=dtype)
+    logits[1, 50:70] = logits[1].max()  # ties, by the lower id
+    logits[2, 3:] = -math.inf  # fewer tokens than choices
+    suppressed = torch.tensor([0, 5, 55, 299])
+    for count in (1, 5, 64):
+        compiled = top_choices(logits, count, suppressed)
+        with torch_only():
+            reference = top_choices(logits, count, suppressed)
+        assert [[token for _, token in row] for row in compiled] == [[token for _, token in row] for row in reference]
+        for one, other in zip(compiled, reference, strict=True):
+            assert [cost for cost, _ in one] == pytest.approx([cost for cost, _ in other], abs=1e-5)
+    logits[4, 7] = math.nan
+    with pytest.raises(NotANumber):
+        top_choices(logits, 5, suppressed)

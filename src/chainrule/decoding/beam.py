@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NotRequired, TypeAlias, TypedDict, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from chainrule.decoding.incremental import IncrementalReader
 from chainrule.decoding.sampling import FORBIDDEN
 from chainrule.errors import DataError, DecodingError, NotANumber, in_units
 from chainrule.interface.base import AutoregressiveModel
+from chainrule.kernels import step as kernels
 from chainrule.memory import available_memory
 from chainrule.types import Sequences, State, Step, map_state, select, tensors
 
@@ -265,6 +267,8 @@ def top_choices(logits: Tensor, count: int, suppressed: Tensor | None = None) ->
     several equal entries it returns. Requesting one more than needed shows where that matters, and there all entries
     from the last value upwards are sorted.
     """
+    if kernels.is_enabled() and logits.device.type == "cpu" and logits.dtype in kernels.EXACT and count <= MAX_COMPILED:
+        return _compiled_choices(logits, min(count, logits.shape[1]), suppressed)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     normalisers: list[float] = logits.logsumexp(-1).tolist()
     if suppressed is not None and len(suppressed):
@@ -284,6 +288,30 @@ def top_choices(logits: Tensor, count: int, suppressed: Tensor | None = None) ->
     return choices
 
 
+def _compiled_choices(logits: Tensor, count: int, suppressed: Tensor | None) -> list[list[Choice]]:
+    """The same in one pass over memory for each row."""
+    from chainrule.kernels.caching import load_or_compile
+    from chainrule.kernels.ranking import best_tokens
+
+    rows = len(logits)
+    ids, log_probs = np.empty((rows, count), np.int64), np.empty((rows, count))
+    left_out = kernels.NOTHING if suppressed is None else suppressed.numpy()
+    arguments = (left_out, ids, log_probs, logits.contiguous().numpy())
+    if logits.dtype not in _ready:
+        load_or_compile(best_tokens, arguments)
+        _ready.add(logits.dtype)
+    best_tokens(*arguments)
+    if np.isnan(log_probs[:, -1]).any():
+        raise NotANumber()
+    return [
+        [(-nats, token) for nats, token in zip(found, tokens, strict=True) if token >= 0]
+        for found, tokens in zip(log_probs.tolist(), ids.tolist(), strict=True)
+    ]
+
+
+_ready: set[torch.dtype] = set()  # types for which the compiled function is loaded
+
+MAX_COMPILED = 64  # choices of a row; more are sorted by torch
 WIDE = 1000  # from this width on the memory of a beam is estimated first
 CHOICE_BYTES = 250  # of Python objects for each next token of each hypothesis, measured
 
