@@ -17,7 +17,7 @@ from typing import Any
 
 from chainrule.decoding import Search
 from chainrule.tasks.base import parameters
-from claims import Case, Page, Table, exact, judge
+from claims import Case, Page, Plot, Series, Table, exact, judge
 from measuring import Setting, median, ratio, run_experiment, timed
 from translating import BLEU_UNIT, bleu, bleu_gain, pairs, translations
 
@@ -61,32 +61,44 @@ def experiment(setting: Setting) -> Page:
         for name, texts in found.items()
     ]  # fmt: skip
     page.tables.append(Table("Five families, both directions of FAT", rows))
+    curves = {name: learning_curve(run) for name, run in runs.items()}
+    title = "Validation loss by training time"
+    page.plots.append(Plot("learning", title, "seconds of training", "nats per target token", curves))
 
     def speed(first: str, second: str) -> Case:
-        return Case(
-            f"it is compared with {second}", ratio(times[second], times[first]).minus(1), "times as fast, less 1"
-        )
+        return Case(f"it is compared with {second}", ratio(times[second], times[first]), "times as fast", above=1.0)
 
     def better(first: str, second: str) -> Case:
         gain = bleu_gain(found[first], found[second], references)
         return Case(f"it is compared with {second}", gain, BLEU_UNIT)
 
     def trained(first: str, second: str) -> Case:
-        more = exact(tokens[first] / max(1, tokens[second]) - 1)
-        return Case(f"it is compared with {second}", more, "times as many tokens in the same time, less 1")
+        more = exact(tokens[first] / max(1, tokens[second]))
+        return Case(f"it is compared with {second}", more, "times as many tokens in the same time", above=1.0)
 
-    size = exact(BERT_BASE / parameters(runs["fat"].model) - 1)
+    def smaller(first: str, second: str) -> Case:
+        times = exact(parameters(runs[second].model) / parameters(runs[first].model))
+        return Case(f"it is compared with {second}", times, "times as small", above=1.0)
+
+    size = exact(BERT_BASE / parameters(runs["fat"].model))
     page.verdicts += [
         judge("AT decodes faster", [speed("AT", "seq2seq")]),
         judge("AT trains faster", [trained("AT", "seq2seq")]),
+        judge("AT has fewer parameters", [smaller("AT", "seq2seq")]),
         judge("FAT decodes faster", [speed("fat", other) for other in ("seq2seq", "AT", "Transformer")]),
         judge("FAT translates better", [better("fat", other) for other in ("seq2seq", "AT", "Transformer", "hybrid")]),
         judge("Both directions of FAT translate better than one", [better(BOTH, "fat, beam 5")]),
         judge("FAT trains more slowly", [trained(other, "fat")._replace(where=f"it is compared with {other}")
                                         for other in ("seq2seq", "AT", "Transformer")]),
-        judge("FAT is smaller than BERT", [Case("BERT is the base model", size, "times as small, less 1")]),
+        judge("FAT is smaller than BERT", [Case("BERT is the base model", size, "times as small", above=1.0)]),
     ]  # fmt: skip
     return page
+
+
+def learning_curve(run: Any) -> Series:
+    """The loss on the validation data by the seconds of training before it."""
+    records = [one for one in run.folder.records("metrics.jsonl") if "valid_nats_per_token" in one]
+    return Series([one["seconds"] for one in records], [one["valid_nats_per_token"] for one in records])
 
 
 if __name__ == "__main__":

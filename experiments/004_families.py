@@ -15,7 +15,7 @@ about a million parameters, one row of each length.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -26,12 +26,25 @@ from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences
 from chainrule.types import Batch, Sequences
 from claims import Case, Page, Plot, Series, Table, judge
-from measuring import HeldOut, Setting, gains, held_out, median, ratio, run_experiment, text_data, timed, use_of_context
+from measuring import (
+    HeldOut,
+    Setting,
+    held_out,
+    median,
+    ratio,
+    run_experiment,
+    saved_beyond,
+    text_data,
+    timed,
+    use_of_context,
+)  # fmt: skip
 
 FAMILIES = ("finite_memory", "recurrent", "causal_conv", "gpt")
 NAMES = {"finite_memory": "finite memory", "recurrent": "RNN (LSTM)", "causal_conv": "convolution", "gpt": "GPT",
          "pixelcnn": "PixelCNN"}  # fmt: skip
 VOCABULARY = 256
+Times: TypeAlias = Mapping[int, Mapping[str, list[float]]]
+"""Seconds of every round, by length and family."""
 
 
 def experiment(setting: Setting) -> Page:
@@ -104,14 +117,25 @@ def likelihoods(page: Page, models: Mapping[str, Mapping[str, HeldOut]]) -> None
 
 def contexts(setting: Setting, page: Page, found: Mapping[str, HeldOut]) -> None:
     nats = use_of_context(setting, page, {NAMES[name]: one for name, one in found.items()})
-    gained = {name: gains(one) for name, one in nats.items()}
     lengths = list(nats[NAMES["gpt"]])
-    beyond = [length for length in lengths if length >= 32] or [lengths[-1]]
     memory = found["finite_memory"].run.model.receptive_field
-    for name in FAMILIES[1:]:
-        saved = gained[NAMES[name]]
-        cases = [Case(f"the context is {length} characters", saved[length], "nats saved") for length in beyond]
-        page.verdicts.append(judge(f"{NAMES[name]} remembers beyond the {memory} characters of a finite memory", cases))
+    beyond = [length for length in lengths if memory <= length < lengths[-1]] or [lengths[-2]]
+
+    def cases(name: str, more_than: str | None = None) -> list[Case]:
+        return [
+            Case(
+                f"the text is more than {length} characters away",
+                saved_beyond(nats, NAMES[name], length, more_than=more_than and NAMES[more_than]),
+                "nats saved",
+            )
+            for length in beyond
+        ]
+
+    for name, title in (("recurrent", "An RNN (LSTM)"), ("causal_conv", "A causal convolution"), ("gpt", "GPT")):
+        claim = f"{title} uses text beyond the {memory} characters of a finite memory"
+        page.verdicts.append(judge(claim, cases(name)))
+    claim = "A causal convolution uses distant text more than an RNN does"
+    page.verdicts.append(judge(claim, cases("causal_conv", "recurrent")))
 
 
 # Cost
@@ -126,11 +150,12 @@ def cost(setting: Setting, page: Page) -> None:
         for name in FAMILIES:
             model = untrained(name, length, setting)
             works[f"training {length} {name}"] = gradient_of(model, length)
+            works[f"scoring {length} {name}"] = scoring_of(model, length)
             works[f"decoding {length} {name}"] = generation_of(model, length)
     times = timed(works, rounds, setting)
-    training, decoding = (
+    training, scoring, decoding = (
         {length: {name: times[f"{what} {length} {name}"] for name in FAMILIES} for length in lengths}
-        for what in ("training", "decoding")
+        for what in ("training", "scoring", "decoding")
     )
     short, long = lengths[0], lengths[-1]
     rows = [
@@ -138,7 +163,8 @@ def cost(setting: Setting, page: Page) -> None:
             "family": NAMES[name],
             "parameters": sum(weight.numel() for weight in untrained(name, long, setting).parameters()),
             **{f"{what}, ms/token at {length}": 1000 * median(measured[length][name]) / length
-               for what, measured in (("training", training), ("decoding", decoding)) for length in (short, long)},
+               for what, measured in (("training", training), ("scoring", scoring), ("decoding", decoding))
+               for length in (short, long)},
             f"decoding, growth from {short} to {long}": ratio(decoding[long][name], decoding[short][name]),
         }
         for name in FAMILIES
@@ -146,6 +172,7 @@ def cost(setting: Setting, page: Page) -> None:
     page.tables.append(Table("Cost of one row by its length", rows))
     for name, title, measured in (
         ("training", "Training: forward and backward pass over one row", training),
+        ("scoring", "Scoring: the likelihood of one row, all positions at once", scoring),
         ("decoding", "Decoding: one row, greedily", decoding),
     ):
         lines = {
@@ -155,40 +182,48 @@ def cost(setting: Setting, page: Page) -> None:
         page.plots.append(
             Plot(name, title, "length, in tokens", "milliseconds per token", lines, log_x=True, log_y=True)
         )
-    cost_verdicts(page, training, decoding)
+    cost_verdicts(page, training, scoring, decoding)
 
 
-def cost_verdicts(
-    page: Page, training: Mapping[int, Mapping[str, list[float]]], decoding: Mapping[int, Mapping[str, list[float]]]
-) -> None:
+def cost_verdicts(page: Page, training: Times, scoring: Times, decoding: Times) -> None:
     lengths = list(training)
     short, long = lengths[0], lengths[-1]
-    times = "times as long, less 1"
+    times = "times as long"
     slower = [
         Case(
             f"a row has {length} tokens",
-            ratio(training[length]["recurrent"], training[length]["causal_conv"]).minus(1),
+            ratio(training[length]["recurrent"], training[length]["causal_conv"]),
             times,
+            above=1.0,
         )
         for length in lengths
     ]
     page.verdicts.append(
         judge("An RNN, trained step by step, takes longer to train than a convolution of its size", slower)
     )
-    sequential = [
-        Case(f"the family is {NAMES[name]}", ratio(decoding[long][name], training[long][name]).minus(1), times)
-        for name in ("causal_conv", "gpt")
-    ]
-    claim = "Generation stays sequential: generating a row takes longer than a training step on it"
-    page.verdicts.append(judge(claim, sequential))
+    for other, measured in (("a training step on it", training), ("scoring it, all positions at once", scoring)):
+        sequential = [
+            Case(
+                f"the family is {NAMES[name]} and a row has {length} tokens",
+                ratio(decoding[length][name], measured[length][name]),
+                times,
+                above=1.0,
+            )
+            for name in ("causal_conv", "gpt")
+            for length in (short, long)
+        ]
+        page.verdicts.append(
+            judge(f"Generation stays sequential: generating a row takes longer than {other}", sequential)
+        )
     grown = {
         name: [late / early for late, early in zip(decoding[long][name], decoding[short][name], strict=True)]
         for name in ("gpt", "recurrent")
     }
     case = Case(
         f"rows of {long} tokens are compared with {short}, and GPT with an RNN, whose step costs the same everywhere",
-        ratio(grown["gpt"], grown["recurrent"]).minus(1),
-        "times the growth, less 1",
+        ratio(grown["gpt"], grown["recurrent"]),
+        "times the growth",
+        above=1.0,
     )
     page.verdicts.append(judge("GPT computes more the later the position", [case]))
 
@@ -215,6 +250,16 @@ def gradient_of(model: NeuralModel, length: int) -> Callable[[], object]:
         learner.gradient(Batch(Sequences.full(ids)))
 
     return step
+
+
+def scoring_of(model: NeuralModel, length: int) -> Callable[[], object]:
+    ids = torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
+
+    def score() -> None:
+        with torch.inference_mode():
+            model.eval().log_prob(Batch(Sequences.full(ids)))
+
+    return score
 
 
 def generation_of(model: NeuralModel, length: int) -> Callable[[], object]:

@@ -1,9 +1,10 @@
 """What the experiments share: intervals, verdicts computed from them, and the page that reports both.
 
-    python experiments/claims.py    # docs/claims/index.md from the results beside it
+    python experiments/claims.py    # plots and docs/claims/index.md again, from the results beside it
 
-A claim is tested in one or several cases. Each case has an advantage, a number that is positive if the claim is right,
-with its 95 % interval; the claim holds in a case if the whole interval is above zero. The verdict follows:
+A claim is tested in one or several cases. Each case has a number with its 95 % interval and the bounds that the claim
+gives it, above zero unless others are named; the claim holds in a case if the whole interval is inside. The verdict
+follows:
 
     held                    in every case
     held only where …       in the cases named
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,10 +43,7 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
-
-    def minus(self, constant: float) -> Interval:
-        return Interval(*(number - constant for number in self))
+        return f"{self.value:.4g}" + (f" [{self.low:.4g}, {self.high:.4g}]" if self.low < self.high else "")
 
 
 def exact(value: float) -> Interval:
@@ -64,15 +63,22 @@ def mean_interval(values: Sequence[float] | np.ndarray, *, seed: int = 0) -> Int
 
 
 class Case(NamedTuple):
-    """One test of a claim: where, and by how much it is right."""
+    """One test of a claim: where, what was measured, and what it has to be for the claim to hold."""
 
     where: str  # completes "held only where …"
-    advantage: Interval
+    measured: Interval
     unit: str
+    above: float = 0.0
+    below: float = math.inf
 
     @property
     def holds(self) -> bool:
-        return self.advantage.low > 0
+        return self.above < self.measured.low and self.measured.high < self.below
+
+    def __str__(self) -> str:
+        bounds = f"above {self.above:.4g}" if self.below == math.inf else f"from {self.above:.4g} to {self.below:.4g}"
+        needed = f", to be {bounds}" if (self.above, self.below) != (0.0, math.inf) else ""
+        return f"{self.where}: {self.measured} {self.unit}{needed}"
 
 
 class Verdict(NamedTuple):
@@ -92,7 +98,7 @@ def judge(claim: str, cases: Sequence[Case]) -> Verdict:
     where = [case.where for case in cases if case.holds]
     partly = f"held only where {listed(where)}" if where else "did not hold"
     verdict = "held" if len(where) == len(cases) else partly
-    return Verdict(claim, verdict, "; ".join(f"{case.where}: {case.advantage} {case.unit}" for case in cases))
+    return Verdict(claim, verdict, "; ".join(map(str, cases)))
 
 
 # Pages
@@ -116,6 +122,9 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+STYLES, COLOURS = ("-", "--", ":"), 7  # lines of one style
 
 
 class Series(NamedTuple):
@@ -142,28 +151,36 @@ class Plot:
     series: Mapping[str, Series]
     log_x: bool = False
     log_y: bool = False
+    lowest: float | None = None  # end of the vertical axis
 
     def write(self, file: Path) -> None:
         try:
             import matplotlib
             from matplotlib.figure import Figure
+            from matplotlib.ticker import NullLocator
         except ImportError:
             raise MissingExtra("plotting an experiment", "plots") from None
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": self.name}):
-            figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+        cycle = matplotlib.rcParamsDefault["axes.prop_cycle"][:COLOURS]
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": self.name, "axes.prop_cycle": cycle}):
+            figure = Figure(figsize=(8.6, 3.8), layout="constrained")
             axes = figure.subplots()
-            for label, line in self.series.items():
-                [drawn] = axes.plot(line.x, line.y, "o-", markersize=3.5, linewidth=1.4, label=label)
+            for number, (label, line) in enumerate(self.series.items()):
+                style = STYLES[number // COLOURS % len(STYLES)]
+                [drawn] = axes.plot(line.x, line.y, style, marker="o", markersize=3.5, linewidth=1.4, label=label)
                 if line.bounds is not None:
                     axes.fill_between(line.x, *line.bounds, color=drawn.get_color(), alpha=0.15, linewidth=0)
             if self.log_x:
                 axes.set_xscale("log", base=2)
+                marks = sorted({x for line in self.series.values() for x in line.x})
+                axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
             if self.log_y:
                 axes.set_yscale("log")
+            axes.xaxis.set_minor_locator(NullLocator())
             axes.set(xlabel=self.x, ylabel=self.y)
+            axes.set_ylim(bottom=self.lowest)
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
-            axes.legend(frameon=False, fontsize=8)
+            figure.legend(loc="outside right center", frameon=False, fontsize=8)
             figure.savefig(file, format="svg", metadata={"Date": None})
         write_whole(file, re.sub(r"[ \t]+$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
 
@@ -191,7 +208,9 @@ class Page:
         made = {**self.setting, **provenance()}
         values = {"title": self.title, "setting": made, "left_out": self.left_out}
         verdicts = [{**one._asdict(), "sentence": one.sentence} for one in self.verdicts]
-        write_whole(folder / f"{self.name}.json", json.dumps({**values, "verdicts": verdicts}, indent=1) + "\n")
+        plots = [asdict(plot) for plot in self.plots]
+        results = {**values, "verdicts": verdicts, "plots": plots}
+        write_whole(folder / f"{self.name}.json", json.dumps(results, indent=1) + "\n")
         page = folder / f"{self.name}.md"
         write_whole(page, self._markdown(made))
         write_index(folder)
@@ -220,8 +239,9 @@ INDEX = """# Claims
 
 What the source notes of this project say about their models, put to the test. Each experiment is one file in
 `experiments/` that trains the models, measures them with 95 % intervals on a seed that no default was chosen with, and
-computes the verdicts below from these numbers: a claim *held* if the whole interval of its advantage is above zero in
-every case, *held only where* it is in some, and *did not hold* otherwise.
+computes the verdicts below from these numbers: a claim *held* if the whole interval of what was measured is above
+zero, or inside the bounds named beside it, in every case; *held only where* it is in some; and *did not hold*
+otherwise.
 
 ```bash
 make experiments                                 # all, at most 30 minutes each; CHAINRULE_DATA names the data
@@ -260,5 +280,16 @@ def write_index(folder: Path) -> None:
     write_whole(folder / "index.md", "\n".join(parts))
 
 
+def redraw(folder: Path) -> None:
+    """Draw the plots of all results again, from the numbers that they have."""
+    for name in experiments():
+        file = folder / f"{name}.json"
+        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        for plot in found.get("plots", []):
+            series = {label: Series(*line) for label, line in plot.pop("series").items()}
+            Plot(**plot, series=series).write(folder / f"{name}-{plot['name']}.svg")
+
+
 if __name__ == "__main__":
+    redraw(PAGES)
     write_index(PAGES)

@@ -120,7 +120,7 @@ class Setting:
             return "quick, which measures nothing"
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         measured = " of CPU time, whatever else the machine does" if self.clock == "cpu" else ""
-        return f"{duration(seconds)} of at most {self.minutes:g} minutes on {threads}{measured}"
+        return f"{duration(seconds)}, --minutes {self.minutes:g}, on {threads}{measured}"
 
     def page(self, script: str, title: str, data: str) -> Page:
         name = Path(script).stem.replace("_", "-")
@@ -295,6 +295,17 @@ def gains(nats: Mapping[int, np.ndarray]) -> dict[int, Interval]:
     return {longer: mean_interval(nats[shorter] - nats[longer]) for shorter, longer in itertools.pairwise(steps)}
 
 
+def saved_beyond(
+    nats: Mapping[str, Mapping[int, np.ndarray]], model: str, near: int, *, more_than: str | None = None
+) -> Interval:
+    """The nats that text beyond a distance saves in one model, or by how much more than in another."""
+    longest = max(nats[model])
+    saved = nats[model][near] - nats[model][longest]
+    if more_than is not None:
+        saved = saved - (nats[more_than][near] - nats[more_than][longest])
+    return mean_interval(saved)
+
+
 def reach(gained: Mapping[int, Interval]) -> int:
     """The longest context up to which every doubling still saves nats beyond doubt; 1 if none does."""
     longest = 1
@@ -316,7 +327,7 @@ def use_of_context(setting: Setting, page: Page, models: Mapping[str, HeldOut]) 
             one.run.model,
             test_corpus(one.run, setting.size(400_000, 2000)),
             lengths,
-            rows=setting.size(1500, 40),
+            rows=setting.size(3000, 40),
             seed=setting.seed,
         )
         for name, one in models.items()

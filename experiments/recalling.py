@@ -27,6 +27,8 @@ LEARNED = 0.05  # nats, mean of about 10 steps: the training ends
 
 Recalls: TypeAlias = dict[tuple[str, str, str], dict[int, np.ndarray]]
 """Accuracies (trainings,) by cell, initialisation and curriculum, then by distance."""
+Measure: TypeAlias = Callable[[Mapping[int, np.ndarray], Mapping[int, np.ndarray]], np.ndarray]
+"""A function of the accuracies of an RNN and of an LSTM by distance."""
 
 
 # Gradients
@@ -79,17 +81,21 @@ def gradients(setting: Setting, page: Page) -> None:
     for initialisation in INITIALISATIONS:
         shown = {name: line for name, line in lines.items() if name.endswith(initialisation)}
         title = f"Gradient norm by distance, {initialisation} initialisation"
-        page.plots.append(Plot(f"gradient-{initialisation}", title, "steps", "relative norm", shown, True, True))
-    near = [
-        Case(f"the initialisation is {one}", within(faded["rnn", one], RNN_STEPS), "times to spare")
-        for one in INITIALISATIONS
-    ]
-    page.verdicts.append(judge(f"The gradient of an untrained RNN fades in about {RNN_STEPS} steps", near))
+        page.plots.append(
+            Plot(f"gradient-{initialisation}", title, "steps", "relative norm", shown, True, True, FADED**3)
+        )
+    for cell, name, stated in (("rnn", "RNN", RNN_STEPS), ("lstm", "LSTM", LSTM_STEPS)):
+        near = [
+            Case(f"the initialisation is {one}", faded[cell, one], "steps", stated / FACTOR, stated * FACTOR)
+            for one in INITIALISATIONS
+        ]
+        page.verdicts.append(judge(f"The gradient of an untrained {name} fades in about {stated} steps", near))
     longer = [
         Case(
             f"the initialisation is {one}",
-            ratio_of(faded["lstm", one], faded["rnn", one]).minus(1),
-            "times as many steps, less 1",
+            ratio_of(faded["lstm", one], faded["rnn", one]),
+            "times as many steps",
+            above=1.0,
         )
         for one in INITIALISATIONS
     ]
@@ -105,13 +111,6 @@ def fading_step(norms: np.ndarray, distances: list[int]) -> float:
     high, low = math.log(norms[last - 1]), math.log(max(norms[last], 1e-30))
     part = (high - math.log(FADED)) / (high - low)
     return distances[last - 1] + part * (distances[last] - distances[last - 1])
-
-
-def within(steps: Interval, stated: float) -> Interval:
-    """Positive if the steps are the stated ones within a factor: the margin on the nearer side, as a ratio."""
-    margins = sorted(FACTOR / max(step / stated, stated / step) - 1 for step in (steps.low, steps.high))
-    value = FACTOR / max(steps.value / stated, stated / steps.value) - 1
-    return Interval(value, min(value, margins[0]), max(value, margins[1]))
 
 
 def ratio_of(first: Interval, second: Interval) -> Interval:
@@ -233,26 +232,23 @@ def recall_verdicts(page: Page, found: Recalls, distances: Sequence[int]) -> Non
     """By the accuracies (trainings,) of each cell and distance; trainings of two cells have the same seeds."""
     far, past = distances[-1], distances[min(2, len(distances) - 1)]
 
-    def cases(advantage: Callable[[Mapping[int, np.ndarray], Mapping[int, np.ndarray]], np.ndarray]) -> list[Case]:
-        """`advantage` is a function of the accuracies of the RNN and of the LSTM."""
+    def cases(measure: Measure, unit: str, above: float = 0.0) -> list[Case]:
         return [
             Case(
                 f"it is trained on {curriculum} and the initialisation is {one}",
-                mean_interval(advantage(found["rnn", one, curriculum], found["lstm", one, curriculum])),
-                "accuracy",
+                mean_interval(measure(found["rnn", one, curriculum], found["lstm", one, curriculum])),
+                unit,
+                above,
             )
             for curriculum in CURRICULA
             for one in INITIALISATIONS
         ]
 
     page.verdicts += [
-        judge(f"An LSTM remembers {far} steps, 0.9 of the time", cases(lambda rnn, lstm: lstm[far] - 0.9)),
-        judge(
-            f"An RNN has forgotten after {past} steps, 0.1 of the time or more",
-            cases(lambda rnn, lstm: 0.9 - rnn[past]),
-        ),
+        judge(f"An LSTM remembers {far} steps", cases(lambda rnn, lstm: lstm[far], "accuracy", above=0.9)),
+        judge(f"An RNN has forgotten after {past} steps", cases(lambda rnn, lstm: 1 - rnn[past], "wrong", above=0.1)),
         judge(
             "An LSTM recalls better than an RNN, in the mean of all distances",
-            cases(lambda rnn, lstm: np.mean([lstm[one] - rnn[one] for one in distances], 0)),
+            cases(lambda rnn, lstm: np.mean([lstm[one] - rnn[one] for one in distances], 0), "accuracy"),
         ),
     ]

@@ -64,6 +64,30 @@ def test_a_claim_does_not_hold_if_zero_is_in_every_interval() -> None:
     assert judge("A beats B", [case("x", 0.0)]).verdict == "did not hold"
 
 
+def test_a_claim_with_bounds_holds_if_the_interval_is_inside_them() -> None:
+    steps = Interval(11.0, 10.0, 12.0)
+    about_seven = Case("the cell is an RNN", steps, "steps", above=3.5, below=14.0)
+    assert judge("It fades in about 7 steps", [about_seven]).verdict == "held"
+    assert str(about_seven) == "the cell is an RNN: 11 [10, 12] steps, to be from 3.5 to 14"
+    assert not about_seven._replace(below=11.5).holds
+    assert not about_seven._replace(above=10.5).holds
+    assert str(case("x", 1.0)._replace(above=1.0)).endswith("bits, to be above 1")
+
+
+def test_a_number_without_uncertainty_has_no_interval() -> None:
+    assert str(claims.exact(2.5)) == "2.5"
+    assert str(Interval(2.5, 2.0, 3.0)) == "2.5 [2, 3]"
+
+
+def test_text_beyond_a_distance_saves_what_the_longest_context_saves_more() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.1, 400)
+    nats = {"near": {4: 2.0 + noise, 8: 2.0 + noise}, "far": {4: 2.0 + noise, 8: 1.5 + noise}}
+    assert measuring.saved_beyond(nats, "far", 4).value == pytest.approx(0.5)
+    assert measuring.saved_beyond(nats, "far", 4, more_than="near").low == pytest.approx(0.5)
+    assert measuring.saved_beyond(nats, "near", 4, more_than="far").high == pytest.approx(-0.5)
+
+
 def test_the_interval_of_a_mean_contains_it_and_shrinks_with_more_values() -> None:
     values = np.random.default_rng(0).normal(3.0, 1.0, 2000)
     few, many = mean_interval(values[:50]), mean_interval(values)
