@@ -176,6 +176,12 @@ class DataConfig(Settings):
     )
     passage_length: int = Field(200, ge=2, description="reading: tokens per passage of a long context")
     passage_stride: int = Field(150, ge=1, description="reading: tokens between the starts of consecutive passages")
+    word_overlap: float = Field(
+        8.0,
+        ge=0,
+        description="reading: nats by which an answer is more probable if its sentence has all words of the question, "
+        "relative to none",
+    )
     negatives: int = Field(4, ge=0, description="reading: training passages without the answer, per question")
 
     @model_validator(mode="after")

@@ -61,6 +61,8 @@ METRICS: dict[str, Metric] = {
     # Answers
     "exact_match": Metric("exact match", ".4f", "higher"),
     "f1": Metric("F1", ".4f", "higher"),
+    "likeliest_exact_match": Metric("exact match of the most probable answers", ".4f"),
+    "likeliest_f1": Metric("F1 of the most probable answers", ".4f"),
     "sentence_exact_match": Metric("exact match of the sentence baseline", ".4f"),
     "sentence_f1": Metric("F1 of the sentence baseline", ".4f"),
     "overlap": Metric("overlap", ".4f", "higher"),

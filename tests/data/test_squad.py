@@ -14,7 +14,6 @@ from chainrule.data.squad import (
     PassageCutter,
     Question,
     chosen_passages,
-    likeliest_sentence,
     prepare_squad,
     read_squad,
 )
@@ -109,11 +108,6 @@ def test_an_answer_that_is_not_at_its_offset_is_refused(tmp_path: Path) -> None:
         DataError, match=r"question '7' in .* has the answer 'dog', but at offset 4 the context is 'cat'"
     ):
         read_squad(str(written(tmp_path, asked("Who?", "dog", start=4))))
-
-
-def test_the_baseline_is_the_sentence_with_most_words_of_the_question() -> None:
-    assert likeliest_sentence("Was the dog brown?", CONTEXT) == CONTEXT[CONTEXT.index("It was") :]
-    assert likeliest_sentence("Where did the cat sit, on the mat?", CONTEXT) == "The cat sat on the mat."
 
 
 def test_targets_are_positions_in_passages(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from chainrule.decoding.beam import beam_search
-from chainrule.decoding.structured import best_spans, viterbi
+from chainrule.decoding.structured import top_spans, viterbi
 from chainrule.errors import DecodingError
 from chainrule.models.tagger import Tagger
 from chainrule.testing.tiny import tiny_model
@@ -74,7 +74,7 @@ def test_a_longer_receptive_field_is_refused(family: str, variant: str) -> None:
 def test_the_best_span_equals_exhaustive_search() -> None:
     model = tiny_model("reader", "words", vocabulary=7, seed=3)
     source = Sequences(torch.tensor([[1, 2, 0, 3, 5, 4], [5, 0, 1, 0, 0, 0]]), torch.tensor([6, 3]))
-    found = best_spans(model, source, width=6)
+    found = [spans[0] for spans in top_spans(model, source, starts=6)]
     places = list(itertools.product(range(7), repeat=2))
     for row, span in enumerate(found):
         own = Sequences(source.ids[[row] * len(places)], source.lengths[[row] * len(places)])

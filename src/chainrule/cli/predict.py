@@ -29,7 +29,8 @@ def predict(
     search: Annotated[
         str | None,
         typer.Option(
-            help="Taggers: viterbi (exact; default of first-order taggers), greedy or beam.",
+            help="Taggers: viterbi (exact; default of first-order taggers), greedy or beam. Readers: expected_f1 "
+            "(default) or probability.",
             show_default=False,
         ),
     ] = None,

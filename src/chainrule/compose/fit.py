@@ -130,7 +130,10 @@ def collect(
     kept = _sample(len(corpus), min(maximum or len(corpus), MAX_EVIDENCE // reader.evidence_size), generator)
     total = int(kept.sum())
     if total < 2 * STRIPES:
-        raise DataError(f"{total} tokens are too few to fit a gate; give more validation data")
+        raise DataError(
+            f"{total} validation tokens or labels are too few to fit a gate, which needs {2 * STRIPES}; name more data "
+            "with --valid, or use --gate fixed"
+        )
     found: list[Evidence] = []
     done = filled = 0
     for where, targets, inputs in variants.predictions(corpus, source):

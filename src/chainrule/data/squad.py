@@ -275,18 +275,3 @@ def chosen_passages(
 
 def _first_place(passage: Passage, answers: Sequence[Answer]) -> tuple[int, int] | None:
     return next((place for answer in answers if (place := passage.locate(answer)) is not None), None)
-
-
-LETTERS = re.compile(r"\w+")
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-
-
-def sentences(text: str) -> list[str]:
-    """Split a text after full stops, exclamation and question marks, and at line ends."""
-    return [part.strip() for part in SENTENCE_END.split(text) if part.strip()]
-
-
-def likeliest_sentence(question: str, context: str) -> str:
-    """Return the baseline answer: the first sentence that shares most words with the question."""
-    asked = set(LETTERS.findall(question.lower()))
-    return max(sentences(context) or [""], key=lambda one: len(asked.intersection(LETTERS.findall(one.lower()))))

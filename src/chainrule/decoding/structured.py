@@ -5,9 +5,11 @@ Both know a model through `start` and `extend` only. Shape letters: B sources, V
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -77,29 +79,52 @@ class Span(NamedTuple):
 
 
 @torch.inference_mode()
-def best_spans(model: AutoregressiveModel, source: Sequences, *, width: int = 5) -> list[Span]:
-    """The best span of each source under a model of its start and of its end given its start.
+def top_spans(model: AutoregressiveModel, source: Sequences, *, starts: int = 5, ends: int = 1) -> list[list[Span]]:
+    """The most probable spans of each source, best first, under a model of their start and of their end given it.
 
-    This is beam search over targets of two tokens: the `width` most probable starts, each with its most probable end.
-    Token 0 means "no answer"; it is excluded, and its probability is returned with the span. The result is exact if
-    `width` is the number of positions.
+    This is beam search over targets of two tokens: the most probable starts, each with its most probable ends. Token 0
+    means "no answer"; it is excluded, and its probability is returned with the spans. Impossible spans, such as those
+    that end before they start or after the passage, are left out. The best span is exact if `starts` is the number of
+    positions.
     """
     step = model.start(source)
     log_probs = F.log_softmax(step.logits[:, 0].double(), -1)  # (B, V)
-    start_scores, starts = log_probs[:, 1:].topk(min(width, log_probs.shape[1] - 1))  # (B, K)
-    starts = starts + 1
-    rows = torch.arange(len(starts), device=starts.device).repeat_interleave(starts.shape[1])
+    possible = log_probs.shape[1] - 1
+    start_scores, first = log_probs[:, 1:].topk(min(starts, possible))  # (B, K)
+    rows = torch.arange(len(first), device=first.device).repeat_interleave(first.shape[1])
     end_log_probs: Tensor = F.log_softmax(
-        model.extend(starts.reshape(-1, 1), select(step.state, rows)).logits[:, 0].double(), -1
+        model.extend((first + 1).reshape(-1, 1), select(step.state, rows)).logits[:, 0].double(), -1
     )
-    end_scores, ends = end_log_probs[:, 1:].max(-1)
-    totals, best = (start_scores + end_scores.view_as(start_scores)).max(1)
-    chosen = best[:, None]
+    end_scores, last = end_log_probs[:, 1:].topk(min(ends, possible))
+    shape = (*first.shape, last.shape[-1])  # B, K starts, their ends
+    totals = start_scores[..., None] + end_scores.view(shape)
     found = zip(
-        starts.gather(1, chosen)[:, 0].tolist(),
-        (ends + 1).view_as(starts).gather(1, chosen)[:, 0].tolist(),
-        totals.tolist(),
+        (first + 1)[..., None].expand(shape).flatten(1).tolist(),
+        (last + 1).view(shape).flatten(1).tolist(),
+        totals.flatten(1).tolist(),
         log_probs[:, 0].tolist(),
         strict=True,
     )
-    return [Span(*one) for one in found]
+    return [
+        sorted(
+            (Span(*span, none) for span in zip(begins, ends_, scores, strict=True) if math.exp(span[2]) > 0),
+            key=lambda span: -span.log_prob,
+        )
+        for begins, ends_, scores, none in found
+    ]
+
+
+def highest_expected_f1(begins: Sequence[int], ends: Sequence[int], log_weights: Sequence[float]) -> int:
+    """The index of the interval with the highest expected F1 (minimum Bayes risk; Kumar & Byrne 2004).
+
+        argmax_i Σ_j P(j) F1(i, j),    F1(i, j) = 2 |i ∩ j| / (|i| + |j|),    P(j) ∝ exp(log_weights_j)
+
+    Interval i is [begins_i, ends_i). The most probable interval may be one of many in a place where nothing else is
+    probable; this one agrees with the probable ones as much as possible.
+    """
+    begin, end = (np.asarray(values, dtype=np.float64) for values in (begins, ends))
+    size = end - begin
+    shared = np.minimum(end[:, None], end) - np.maximum(begin[:, None], begin)
+    agreement = 2 * np.maximum(shared, 0.0) / (size[:, None] + size)
+    weights = np.exp(np.asarray(log_weights) - np.max(log_weights))
+    return int((agreement @ weights).argmax())

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 
 from pydantic import Field
 
-from chainrule.data.squad import Answer, Question, likeliest_sentence
+from chainrule.data.sentences import likeliest_sentence
+from chainrule.data.squad import Answer, Question
 from chainrule.errors import DataError
 from chainrule.evaluation.scores import MetricValues
 
@@ -27,6 +28,8 @@ class AnswerScore(MetricValues):
 
     exact_match: float = Field(description="fraction of answers that equal a correct one")
     f1: float = Field(description="mean F1 over words with the best matching correct answer")
+    likeliest_exact_match: float = Field(description="exact match of the most probable answers")
+    likeliest_f1: float = Field(description="F1 of the most probable answers")
     sentence_exact_match: float = Field(description="exact match of the baseline")
     sentence_f1: float
     overlap: float = Field(description="fraction of predicted answers that overlap a correct one in the text")
@@ -60,9 +63,14 @@ def best_match(measure: Callable[[str, str], float], found: str, right: Sequence
 
 
 def answer_score(
-    questions: Sequence[Question], answers: Sequence[Answer], *, answerable: Sequence[bool], predicted: Sequence[bool]
+    questions: Sequence[Question],
+    answers: Sequence[Answer],
+    likeliest: Sequence[Answer],
+    *,
+    answerable: Sequence[bool],
+    predicted: Sequence[bool],
 ) -> AnswerScore:
-    """Score one answer per question, and the predictions of whether passages have an answer."""
+    """Score one answer per question and the most probable ones, and predictions of whether passages have an answer."""
     if not questions or not answerable:
         raise DataError("no questions to score; give at least one")
     sentences = [likeliest_sentence(one.question, one.context) for one in questions]
@@ -74,6 +82,8 @@ def answer_score(
     return AnswerScore(
         exact_match=mean(exact_match, [one.text for one in answers]),
         f1=mean(f1, [one.text for one in answers]),
+        likeliest_exact_match=mean(exact_match, [one.text for one in likeliest]),
+        likeliest_f1=mean(f1, [one.text for one in likeliest]),
         sentence_exact_match=mean(exact_match, sentences),
         sentence_f1=mean(f1, sentences),
         overlap=sum(_overlaps(one, asked) for one, asked in zip(answers, questions, strict=True)) / len(questions),

@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final, get_args
 
 import torch
 
 from chainrule.config import RunConfig
 from chainrule.data.parallel import PairedCorpus
+from chainrule.data.sentences import sentences_of
 from chainrule.data.squad import (
     Answer,
     Passage,
@@ -24,8 +25,8 @@ from chainrule.data.squad import (
     prepare_squad,
     read_squad,
 )
-from chainrule.decoding.structured import Span, best_spans
-from chainrule.errors import ConfigError, DataError
+from chainrule.decoding.structured import Span, highest_expected_f1, top_spans
+from chainrule.errors import ConfigError, DataError, nearest
 from chainrule.evaluation.answers import AnswerScore, answer_score
 from chainrule.models.reader import SpanReader
 from chainrule.tasks.base import Task, refuse_pairs
@@ -56,6 +57,38 @@ class PredictedAnswer(NamedTuple):
 
 
 NO_TEXT = PredictedAnswer("", 0.0, 1.0, -1)
+SpanSearch: TypeAlias = Literal["expected_f1", "probability"]
+SEARCHES = get_args(SpanSearch)
+STARTS, ENDS, CANDIDATES = 6, 6, 150  # spans of a passage; the most probable ones of a text, by which F1 is expected
+
+
+class Candidate(NamedTuple):
+    """A span of a text."""
+
+    begin: int  # in characters
+    end: int
+    log_odds: float  # against no answer anywhere
+    text: str
+
+
+class Candidates(NamedTuple):
+    """What was found in the passages of a text."""
+
+    spans: Sequence[Candidate]  # most probable first
+    nowhere: float  # probability that the text has no answer
+    cut: bool  # whether the question was cut
+
+    def answer(self, search: SpanSearch) -> PredictedAnswer:
+        if not self.spans:
+            return NO_TEXT
+        best = 0
+        if search == "expected_f1":
+            begins, ends, odds, _ = zip(*self.spans[:CANDIDATES], strict=True)
+            best = highest_expected_f1(begins, ends, odds)
+        chosen = self.spans[best]
+        total = torch.tensor([one.log_odds for one in self.spans], dtype=torch.float64).logsumexp(0).item()
+        probability = (1 - self.nowhere) * math.exp(chosen.log_odds - total)
+        return PredictedAnswer(chosen.text, probability, self.nowhere, chosen.begin, self.cut)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -65,7 +98,12 @@ class AnswerRun(PredictionRun[SpanReader]):
     A long text is read in passages. If at most one of them has the answer, the odds of a span in passage i against no
     answer anywhere are P_i(span) / P_i(none). So spans of all passages are compared by these odds, and
 
-        P(span) = odds(span) / (1 + Σ_i o_i),    P(nowhere) = 1 / (1 + Σ_i o_i),    o_i = (1 − P_i(none)) / P_i(none)
+        P(nowhere) = 1 / (1 + Σ_i o_i),    o_i = (1 − P_i(none)) / P_i(none)
+        P(span) ∝ odds(span) exp(w · overlap(sentence of the span, question))
+
+    The last factor is a prior: answers are in sentences that share rare words with the question, which a model that
+    knows single passages cannot tell, since it does not know what is rare in the whole text. Its weight w is
+    `data.word_overlap`. Of each passage the most probable spans are known, and P is normalised over these.
     """
 
     model_type = SpanReader
@@ -76,34 +114,57 @@ class AnswerRun(PredictionRun[SpanReader]):
         data = self.config.data
         return PassageCutter(self.tokenizer, length=data.passage_length, stride=data.passage_stride)
 
-    def answer(self, question: str, context: str) -> PredictedAnswer:
-        """The most probable answer to a question in a text of any length."""
-        return self._answer(question, context, self.cutter())
+    def answer(self, question: str, context: str, *, search: str | None = None) -> PredictedAnswer:
+        """The best answer to a question in a text of any length.
 
-    def _answer(self, question: str, context: str, cutter: PassageCutter) -> PredictedAnswer:
+        By `expected_f1`, the default, it is the one that shares most with all probable ones, by `probability` the most
+        probable one.
+        """
+        return self._candidates(question, context, self.cutter()).answer(_search(search))
+
+    def _candidates(self, question: str, context: str, cutter: PassageCutter) -> Candidates:
         passages = [passage for passage in cutter.passages(context) if passage.tokens]
         if not passages:
-            return NO_TEXT
+            return Candidates((), 1.0, False)
         sources = [cutter.source(question, passage) for passage in passages]
         limit = self.model.source_context
         cut = limit is not None and max(map(len, sources)) > limit
-        return self._best(passages, self.spans(sources))._replace(cut=cut)
-
-    def _best(self, passages: Sequence[Passage], spans: Sequence[Span]) -> PredictedAnswer:
-        passage, span = max(zip(passages, spans, strict=True), key=lambda found: found[1].log_odds)
-        nothing = [min(one.log_no_answer, -1e-12) for one in spans]  # a probability of 1 would leave no odds at all
+        found = self.spans(sources, starts=STARTS, ends=ENDS)
+        nothing = [min(spans[0].log_no_answer, -1e-12) for spans in found]  # not 1, which would leave no odds at all
         total = [math.log(-math.expm1(nats)) - nats for nats in nothing]  # log o_i
         among = torch.tensor([0.0, *total], dtype=torch.float64).logsumexp(0).item()
-        begin = passage.tokens[span.first - 1].begin
-        text = passage.text((span.first, span.last))
-        return PredictedAnswer(text, math.exp(min(0.0, span.log_odds - among)), math.exp(-among), begin)
+        return Candidates(self._weighted(question, context, zip(passages, found, strict=True)), math.exp(-among), cut)
 
-    def spans(self, sources: Sequence[Sequence[int]], *, progress: Callable[[float], None] | None = None) -> list[Span]:
-        """The best span of each encoded source; questions are cut to the context of the encoder."""
+    def _weighted(
+        self, question: str, context: str, found: Iterable[tuple[Passage, Sequence[Span]]]
+    ) -> list[Candidate]:
+        """All spans, most probable first; one that is in two passages has the higher of its odds."""
+        sentences = sentences_of(context)
+        prior = self.config.data.word_overlap * sentences.shares(question)
+        best: dict[tuple[int, int], Candidate] = {}
+        for passage, spans in found:
+            for span in spans:
+                begin, end = passage.tokens[span.first - 1].begin, passage.tokens[span.last - 1].end
+                log_odds = span.log_odds + float(prior[sentences.at(begin)])
+                known = best.get((begin, end))
+                if known is None or known.log_odds < log_odds:
+                    best[begin, end] = Candidate(begin, end, log_odds, passage.text((span.first, span.last)))
+        return sorted(best.values(), key=lambda one: -one.log_odds)
+
+    def spans(
+        self,
+        sources: Sequence[Sequence[int]],
+        *,
+        starts: int = 5,
+        ends: int = 1,
+        progress: Callable[[float], None] | None = None,
+    ) -> list[list[Span]]:
+        """The best spans of each encoded source; questions are cut to the context of the encoder."""
         sources = [self._fitted(source) for source in sources]
 
-        def compute(group: Sequence[int]) -> list[Span]:
-            return best_spans(self.model, Sequences.pack([sources[row] for row in group], device=self.model.device))
+        def compute(group: Sequence[int]) -> list[list[Span]]:
+            packed = Sequences.pack([sources[row] for row in group], device=self.model.device)
+            return top_spans(self.model, packed, starts=starts, ends=ends)
 
         return in_groups([len(row) for row in sources], compute, progress=progress)
 
@@ -113,14 +174,12 @@ class AnswerRun(PredictionRun[SpanReader]):
     def predict_lines(
         self, lines: Iterable[str], *, search: str | None = None, beam: int = 5
     ) -> Iterator[LinePrediction | None]:
-        if search is not None:
-            raise ConfigError("answers are found by one search only; remove --search")
-        cutter = self.cutter()
+        chosen, cutter = _search(search), self.cutter()
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 yield None
                 continue
-            found = self._answer(*_question_and_context(line, number), cutter)
+            found = self._candidates(*_question_and_context(line, number), cutter).answer(chosen)
             text = " ".join(found.text.split())
             yield LinePrediction(f"{text}\t{found.probability:.4f}\t{found.nowhere:.4f}", found._asdict())
 
@@ -146,13 +205,29 @@ class AnswerRun(PredictionRun[SpanReader]):
         )
         found = []
         for number, one in enumerate(questions, start=1):
-            answer = self._answer(one.question, one.context, cutter)
-            found.append(Answer(answer.text, answer.start))
+            candidates = self._candidates(one.question, one.context, cutter)
+            answers = (candidates.answer(search) for search in SEARCHES)
+            found.append([Answer(answer.text, answer.start) for answer in answers])
             if progress is not None:
                 progress(0.9 * number / len(questions))
         sources, targets = zip(*passages.ids(), strict=True)
-        told = [span.log_no_answer < math.log(0.5) for span in self.spans([source.tolist() for source in sources])]
-        return answer_score(questions, found, answerable=[bool(target[0]) for target in targets], predicted=told)
+        spans = self.spans([source.tolist() for source in sources])
+        best, likeliest = zip(*found, strict=True)
+        return answer_score(
+            questions,
+            best,
+            likeliest,
+            answerable=[bool(target[0]) for target in targets],
+            predicted=[one.log_no_answer < math.log(0.5) for one, *_ in spans],
+        )
+
+
+def _search(name: str | None) -> SpanSearch:
+    if name is None:
+        return "expected_f1"
+    if name not in SEARCHES:
+        raise ConfigError(f"unknown search {name!r} of answers; {nearest(name, SEARCHES)}")
+    return name  # type: ignore[return-value]
 
 
 def _question_and_context(line: str, number: int) -> tuple[str, str]:
