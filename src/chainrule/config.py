@@ -116,6 +116,10 @@ class DataConfig(Settings):
     unicode: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = Field("none", description="Unicode normalisation form")
     squeeze_spaces: bool = Field(False, description="replace runs of spaces and tabs by one space")
     strip_ends: bool = Field(False, description="remove white space at both ends of lines")
+    remote: Literal["copy", "stream"] = Field(
+        "copy",
+        description="text by URL: copy it to the cache once, or read it where it is, whenever it is encoded",
+    )
     workers: int | None = Field(
         None, ge=1, description="processes that encode a text of more than 64 MiB; none: one per core"
     )

@@ -73,9 +73,12 @@ def difference(run: Path, other: Path) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
+def records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def validations(run: Path) -> list[float]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [record["valid_nats_per_token"] for line in lines if "valid_nats_per_token" in (record := json.loads(line))]
+    return [record["valid_nats_per_token"] for record in records(run) if "valid_nats_per_token" in record]
 
 
 def worst_difference(out: Path, *families: str) -> float:
@@ -112,6 +115,21 @@ def test_a_sharded_run_is_that_of_one_process_and_one_process_continues_it(text:
     train(1, text, whole, 6, "train.schedule=constant")
     assert difference(out, whole) < 1e-4
     np.testing.assert_allclose(validations(out), validations(whole), rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_run_of_four_processes_continues_on_two_and_on_one(text: Path, tmp_path: Path, parallel: str) -> None:
+    """In the order of the data that one process has: the loss of every step is that of its run."""
+    out, whole = tmp_path / "parts", tmp_path / "whole"
+    settings = [f"train.parallel={parallel}", "train.schedule=constant", "train.optimizer=adamw", "train.log_every=1"]
+    for processes, steps in ((4, 8), (2, 16), (1, 24)):
+        train(processes, text, out, steps, *settings, resume=processes < 4)
+    train(1, text, whole, 24, *settings)
+    curves = [[record["loss"] for record in records(run) if "loss" in record] for run in (out, whole)]
+    assert len(curves[0]) == len(curves[1]) == 24
+    np.testing.assert_allclose(*curves, rtol=1e-5)
+    assert difference(out, whole) < 1e-4
 
 
 ENVIRONMENT = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}

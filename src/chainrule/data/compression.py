@@ -22,7 +22,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """Open a file, decompressed according to its suffix; also converts errors raised while it is read."""
     damaged = f"{str(path)!r} is damaged, or its suffix {path.suffix!r} is wrong"
     try:
-        with _open(path) as file:
+        with path.open("rb") as raw, _decompressed(raw, path.suffix) as file:
             yield file
     except EOFError:
         raise DataError(f"{str(path)!r} is truncated: the compressed data ends too early; copy it again") from None
@@ -38,30 +38,30 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         raise DataError(f"{str(path)!r} cannot be read: {error.strerror}; check the file") from None
 
 
-def _open(path: Path) -> IO[bytes]:
-    match path.suffix:
+def _decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
+    match suffix:
         case ".gz":
-            return cast(IO[bytes], gzip.open(path, "rb"))
+            return cast(IO[bytes], gzip.open(file, "rb"))
         case ".xz":
-            return lzma.open(path, "rb")
+            return lzma.open(file, "rb")
         case ".bz2":
-            return bz2.open(path, "rb")
+            return bz2.open(file, "rb")
         case ".zst":
-            return io.BufferedReader(_ZstdFile(path), 1 << 17)
+            return io.BufferedReader(_ZstdFile(file), 1 << 17)
         case _:
-            return path.open("rb")
+            return file
 
 
 class _ZstdFile(io.RawIOBase):
     """Decompression that detects truncated files; the reader of zstandard does not."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         try:
             import zstandard
         except ImportError:
             raise MissingExtra("reading .zst files", "zstd") from None
         self._module: Any = zstandard
-        self._file = path.open("rb")
+        self._file = file
         self._frame: Any = None  # the current frame
         self._input = b""
         self._output = b""
@@ -88,8 +88,3 @@ class _ZstdFile(io.RawIOBase):
         buffer[:count] = self._output[:count]
         self._output = self._output[count:]
         return count
-
-    def close(self) -> None:
-        if hasattr(self, "_file"):  # not if the constructor has raised
-            self._file.close()
-        super().close()

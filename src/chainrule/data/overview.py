@@ -55,7 +55,13 @@ def file_facts(config: DataConfig, task: str, progress: Report | None = None) ->
     specs = [spec for spec in (config.source, config.train) if spec is not None]
     if task == "images" or any(spec.startswith(("builtin:", "hub:")) for spec in specs):
         return {}
-    paths = [path for spec in specs if not Path(spec).is_dir() or task == "text" for path in find_files(spec)[0]]
+    stream = config.remote == "stream" and task == "text"
+    paths = [
+        path
+        for spec in specs
+        if not Path(spec).is_dir() or task == "text"
+        for path in find_files(spec, stream=stream)[0]
+    ]
     paths = [path for path in paths if path.suffix != ".parquet"]
     size = sum(path.stat().st_size for path in paths)
     return {"files": len(paths), "file_size": size, **odd_bytes(paths, _stage(progress, "bytes"))} if paths else {}

@@ -34,7 +34,7 @@ def recognise_task(config: DataConfig) -> DataTask:
         return "translation"
     if spec.startswith(("builtin:", "hub:")) or is_saved_dataset(Path(spec).expanduser()):
         return "text"
-    path = find_files(spec)[0][0]
+    path = find_files(spec, stream=True)[0][0]
     form = form_of(path)
     try:
         if form in JSON_LINES:

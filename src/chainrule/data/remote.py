@@ -1,9 +1,15 @@
-"""Data by URL, on any file system that fsspec knows, such as s3://, gs:// or https://; copied to the cache once."""
+"""Data by URL, on any file system that fsspec knows, such as s3://, gs:// or https://.
+
+Files are copied to the cache once; or read where they are, each time that they are needed (`data.remote=stream`), which
+takes no space, and lets workers read their own parts only.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
-from typing import Any
+import hashlib
+from pathlib import Path, PosixPath, PurePosixPath
+from types import SimpleNamespace
+from typing import IO, Any, Self, cast
 
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.errors import DataError, MissingExtra
@@ -13,8 +19,40 @@ def is_remote(spec: str) -> bool:
     return "://" in spec
 
 
-def fetched(spec: str) -> tuple[Path, ...]:
-    """Return local copies of the files of a URL, which may be a folder or have wildcards, in order of their names."""
+class RemotePath(PosixPath):
+    """A file of another file system, for what only opens it, seeks in it and asks for its size.
+
+    Its parts are the protocol with a colon, then those of the name there; other processes can read it, too.
+    """
+
+    def _located(self) -> tuple[Any, str]:
+        import fsspec
+
+        protocol, *parts = self.parts
+        system = fsspec.filesystem(protocol.removesuffix(":"))
+        if "http" in protocol:
+            return system, f"{protocol}//{'/'.join(parts)}"
+        return system, system._strip_protocol("/" + "/".join(parts) if system.root_marker else "/".join(parts))
+
+    def open(self, *_: Any, **__: Any) -> IO[bytes]:  # type: ignore[override]
+        system, name = self._located()
+        return cast(IO[bytes], system.open(name, "rb"))
+
+    def stat(self, **_: Any) -> Any:
+        """Size, and instead of the time something that changes with the file."""
+        system, name = self._located()
+        digest = hashlib.blake2b(str(system.ukey(name)).encode(), digest_size=7).digest()
+        return SimpleNamespace(st_size=int(system.size(name)), st_mtime_ns=int.from_bytes(digest))
+
+    def resolve(self, strict: bool = False) -> Self:
+        return self
+
+
+def fetched(spec: str, *, stream: bool = False) -> tuple[Path, ...]:
+    """Return the files of a URL, which may be a folder or have wildcards, in order of their names.
+
+    They are local copies, unless they are to be read where they are.
+    """
     try:
         import fsspec
     except ImportError:
@@ -30,6 +68,9 @@ def fetched(spec: str) -> tuple[Path, ...]:
         raise DataError(f"{spec!r} cannot be read: {error}; check the address and your permissions") from None
     if not names:
         raise DataError(f"there is no file at {spec!r}; check the address, and quote it in the shell")
+    if stream:
+        protocol = spec.partition("://")[0]
+        return tuple(RemotePath(f"{protocol}:", name.removeprefix(f"{protocol}:").lstrip("/")) for name in names)
     return tuple(_copy(system, name, spec) for name in names)
 
 

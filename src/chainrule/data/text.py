@@ -54,7 +54,7 @@ def open_source(spec: str, config: DataConfig) -> TextSource:
     try:
         if is_saved_dataset(folder := Path(spec).expanduser()):
             return open_saved(folder, config.field, unit, normalisation)
-        files, skipped = find_files(spec)
+        files, skipped = find_files(spec, stream=config.remote == "stream")
     except OSError as error:  # folder not accessible, name too long, no space for the content of a pipe
         raise DataError(f"{spec[:80]!r} cannot be read: {error.strerror}; give the path of a text file") from None
     records = [content_form(path, config.field) != "text" for path in files]
@@ -336,10 +336,13 @@ def read_every_line(path: Path) -> Iterator[str]:
             yield text.removesuffix("\n")
 
 
-def find_files(spec: str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Return the files of a path, folder, glob, URL or '-', and the skipped files of a folder that are not text."""
+def find_files(spec: str, *, stream: bool = False) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the files of a path, folder, glob, URL or '-', and the skipped files of a folder that are not text.
+
+    Files of a URL are copied, or with `stream` read where they are.
+    """
     if is_remote(spec):
-        return fetched(spec), ()
+        return fetched(spec, stream=stream), ()
     path = Path(spec).expanduser()
     if spec == "-" or path.is_fifo() or path.is_char_device():
         return (_spool(spec),), ()
