@@ -243,7 +243,7 @@ def test_a_permission_error_is_explained(tmp_path, source, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("chainrule.data.compression._open", refuse)
+    monkeypatch.setattr("chainrule.data.compression._decompressed", refuse)
     assert "permission denied" in message(source, tmp_path / "a.txt")
 
 

@@ -290,7 +290,7 @@ def files() -> dict[str, bytes]:
         for index in range(4)
     ]
     squad = json.dumps({"data": [{"paragraphs": [{"context": context, "qas": asked}]}]}).encode()
-    made |= dict.fromkeys(("train.json", "dev.json", "covid-qa-train.json", "covid-qa-dev.json"), squad)
+    made |= dict.fromkeys(("train.json", "valid.json", "dev.json", "covid-qa-train.json", "covid-qa-dev.json"), squad)
     made["questions-words.txt"] = b": all\nthe cat the dog\nking queen man woman\n"
     made["wordsim353.tsv"] = b"Word 1\tWord 2\tHuman (mean)\ncat\tdog\t7.0\nking\tqueen\t8.0\nthe\ton\t1.0\n"
     stream = io.BytesIO()

@@ -61,7 +61,8 @@ def test_the_names_of_families_are_known_without_importing_them() -> None:
 
 def test_command_line_and_python_have_the_same_training_options(chainrule: Command) -> None:
     options = set(get_type_hints(TrainOptions))
-    assert options | {"family", "set_", "json"} == set(inspect.signature(train_command).parameters)
+    # a cluster is named by --on on the command line, and is executor= in Python
+    assert options | {"family", "set_", "json", "on"} == set(inspect.signature(train_command).parameters)
     shown = chainrule("train", "--help").out
     assert all(f"--{name.replace('_', '-')}" in shown for name in options)
 
