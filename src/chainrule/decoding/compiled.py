@@ -78,7 +78,7 @@ class CompiledGeneration:
         noise: npt.NDArray[np.float64],
         ended: npt.NDArray[np.bool_] | None = None,
     ) -> tuple[Choices, State] | None:
-        """Read a token (B,) in each row and choose the next, at most once for each position of the noise (B, S, V|0).
+        """Read a token (B,) in each row and choose the next, at most as many times as there is noise (B, S, V or 0).
 
         Rows that have `ended` are not waited for.
         """
