@@ -7,7 +7,8 @@ import pytest
 from chainrule.evaluation.answers import AnswerScore
 from chainrule.evaluation.images import ImageScore
 from chainrule.evaluation.labels import LabelScore
-from chainrule.evaluation.likelihood import Protocol, Score
+from chainrule.evaluation.likelihood import Score
+from chainrule.evaluation.protocol import Protocol
 from chainrule.metrics import METHODS, METRICS, PROGRESS, known_metrics, metric, protocol_line
 from chainrule.training.progress import progress_line
 

@@ -27,7 +27,8 @@ from chainrule.compose.variants import Variants
 from chainrule.data.corpus import Corpus
 from chainrule.deadline import Deadline
 from chainrule.errors import ConfigError
-from chainrule.evaluation.likelihood import Protocol, Surprisals, surprisals
+from chainrule.evaluation.likelihood import Surprisals, surprisals
+from chainrule.evaluation.protocol import Protocol
 from chainrule.families import build
 
 TRIALS = {
@@ -193,7 +194,7 @@ def models():
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_scoring_that_ends_at_a_deadline_returns_the_first_tokens(models, corpus, number, monkeypatch):
-    monkeypatch.setattr("chainrule.evaluation.likelihood.MAX_BATCH_TOKENS", 256)
+    monkeypatch.setattr("chainrule.evaluation.predictions.MAX_BATCH_TOKENS", 256)
     whole = surprisals(models[number], corpus)
     cut = surprisals(models[number], corpus, deadline=Deadline(3.0, Clock()))
     assert 0 < len(cut.nats) < len(corpus)

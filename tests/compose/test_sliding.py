@@ -9,7 +9,9 @@ import torch
 from chainrule.compose.sliding import Sliding
 from chainrule.data.corpus import Corpus
 from chainrule.decoding import Sampling, generate_tokens
-from chainrule.evaluation.likelihood import protocol_for, score, token_scores
+from chainrule.evaluation.likelihood import score
+from chainrule.evaluation.protocol import protocol_for
+from chainrule.evaluation.token_scores import token_scores
 from chainrule.models.gpt import GPT, GPTConfig
 from chainrule.testing.checks import float64
 from chainrule.types import Batch, Sequences, merge, select

@@ -8,7 +8,9 @@ import torch
 
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError, NotANumber
-from chainrule.evaluation.likelihood import protocol_for, score, token_scores
+from chainrule.evaluation.likelihood import score
+from chainrule.evaluation.protocol import protocol_for
+from chainrule.evaluation.token_scores import token_scores
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.testing import tiny_model
 from chainrule.tokenizers import train_tokenizer
@@ -28,7 +30,7 @@ def surprisal(model: AutoregressiveModel, ids: np.ndarray) -> float:
 
 @pytest.mark.parametrize("family", ["ngram", "recurrent"])
 def test_a_carried_stream_is_scored_as_one_sequence(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chainrule.evaluation.likelihood.MAX_BATCH_TOKENS", 16)
+    monkeypatch.setattr("chainrule.evaluation.predictions.MAX_BATCH_TOKENS", 16)
     model, ids = tiny_model(family), tokens(100)
     result = score(model, Corpus.of_tokens(ids, 5))
     with torch.no_grad():

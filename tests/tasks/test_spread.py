@@ -61,7 +61,7 @@ def test_a_score_that_is_divided_is_the_same(
     workers: Executor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chainrule.evaluation.likelihood.TARGETS_AT_ONCE", 1000)
+    monkeypatch.setattr("chainrule.evaluation.predictions.TARGETS_AT_ONCE", 1000)
     values = {"model": settings, "data": {"unit": unit}, "train": {"steps": 2} if family != "ngram" else {}}
     run = chainrule.train(family, data=str(text), out=tmp_path / "run", settings=values, progress=False)
     assert scored(run, str(text), workers) == scored(run, str(text), None)

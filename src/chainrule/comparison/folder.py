@@ -27,7 +27,8 @@ from pydantic import Field, ValidationError
 from chainrule.comparison.plan import ComparisonPlan
 from chainrule.config import Settings
 from chainrule.errors import RunError
-from chainrule.evaluation.likelihood import Protocol, Surprisals
+from chainrule.evaluation.likelihood import Surprisals
+from chainrule.evaluation.protocol import Protocol
 from chainrule.files import whole_file, write_whole
 
 VALIDATION, TEST = "validation", "test"

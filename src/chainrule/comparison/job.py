@@ -16,7 +16,8 @@ from chainrule.comparison.schedule import MIN_TRAINING, Trial
 from chainrule.config import DataConfig, RunConfig, TrainConfig
 from chainrule.data.corpus import Corpus
 from chainrule.deadline import Deadline
-from chainrule.evaluation.likelihood import Surprisals, parallel_surprisals, protocol_for, surprisals
+from chainrule.evaluation.likelihood import Surprisals, parallel_surprisals, surprisals
+from chainrule.evaluation.protocol import protocol_for
 from chainrule.families import build
 from chainrule.files import write_whole
 from chainrule.interface.base import AutoregressiveModel

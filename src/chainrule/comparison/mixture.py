@@ -23,7 +23,8 @@ from chainrule.compose.neural_cache import NeuralCache, supports_neural_cache
 from chainrule.compose.variants import Variants
 from chainrule.data.corpus import Corpus
 from chainrule.deadline import NO_DEADLINE, Deadline
-from chainrule.evaluation.likelihood import Surprisals, SurprisalTable, protocol_for
+from chainrule.evaluation.likelihood import Surprisals, SurprisalTable
+from chainrule.evaluation.protocol import protocol_for
 from chainrule.files import write_whole
 from chainrule.mixing import MixtureParts, add_neural_cache
 from chainrule.tasks import load

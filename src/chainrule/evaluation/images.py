@@ -11,7 +11,8 @@ from typing import Self
 from pydantic import Field
 
 from chainrule.config import ImageForm
-from chainrule.evaluation.likelihood import Protocol, Score
+from chainrule.evaluation.likelihood import Score
+from chainrule.evaluation.protocol import Protocol
 from chainrule.evaluation.scores import MetricValues
 
 

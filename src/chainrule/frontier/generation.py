@@ -9,7 +9,8 @@ from typing import Any
 from chainrule.decoding import GREEDY, Sampling, generate_tokens
 from chainrule.decoding.drafts import Drafter
 from chainrule.errors import DataError
-from chainrule.evaluation.likelihood import protocol_for, score
+from chainrule.evaluation.likelihood import score
+from chainrule.evaluation.protocol import protocol_for
 from chainrule.frontier.workload import (
     DecodedItem,
     DecodingMethod,

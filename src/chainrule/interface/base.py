@@ -60,7 +60,7 @@ class Model(nn.Module, ABC):
     def context(self) -> int | None:
         """Maximum sequence length; None: unlimited.
 
-        Longer texts need a sliding window (see `evaluation.likelihood` and `decoding.generation`), which is a choice of
+        Longer texts need a sliding window (see `evaluation.protocol` and `decoding.generation`), which is a choice of
         protocol and not a property of the distribution, so models never apply one themselves.
         """
         return None

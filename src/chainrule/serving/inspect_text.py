@@ -16,7 +16,9 @@ from chainrule.decoding.copying import surface_forms
 from chainrule.decoding.incremental import IncrementalReader
 from chainrule.decoding.sampling import FORBIDDEN, Sampling, filter_logits
 from chainrule.errors import DecodingError
-from chainrule.evaluation.likelihood import predictions, protocol_for, token_scores
+from chainrule.evaluation.predictions import predictions
+from chainrule.evaluation.protocol import protocol_for
+from chainrule.evaluation.token_scores import token_scores
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.tasks.text import TextRun
 from chainrule.tokenizers import Tokenizer

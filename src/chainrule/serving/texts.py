@@ -14,8 +14,8 @@ from chainrule.decoding.drafts import Drafter
 from chainrule.decoding.generation import Generation
 from chainrule.decoding.sampling import Sampling
 from chainrule.errors import DecodingError
-from chainrule.evaluation.likelihood import Alternative as ScoredAlternative
-from chainrule.evaluation.likelihood import token_scores
+from chainrule.evaluation.token_scores import Alternative as ScoredAlternative
+from chainrule.evaluation.token_scores import token_scores
 from chainrule.serving.requests import Alternative, Request, Token
 from chainrule.tasks.text import GeneratedText, TextRun
 

@@ -20,7 +20,8 @@ from chainrule.data.parallel import PairedCorpus
 from chainrule.data.source import normalisation_of
 from chainrule.errors import ConfigError
 from chainrule.evaluation.labels import LabelScore, draw_confusion, label_score
-from chainrule.evaluation.likelihood import protocol_for, surprisals
+from chainrule.evaluation.likelihood import surprisals
+from chainrule.evaluation.protocol import protocol_for
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.metrics import score_rows
 from chainrule.models.classifier import Classifier

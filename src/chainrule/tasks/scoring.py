@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chainrule.evaluation.likelihood import TokenScore
+from chainrule.evaluation.token_scores import TokenScore
 from chainrule.reports.notebook import ColouredToken, tokens_html
 
 

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from chainrule.config import DataConfig
 from chainrule.data.corpus import Corpus, Report
 from chainrule.errors import ConfigError, DecodingError
-from chainrule.evaluation.likelihood import Score, TokenScore, protocol_for, score, token_scores
+from chainrule.evaluation.likelihood import Score, score
+from chainrule.evaluation.protocol import protocol_for
+from chainrule.evaluation.token_scores import TokenScore, token_scores
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import is_right_to_left
 from chainrule.interface.conditional import ParallelModel

@@ -20,7 +20,8 @@ from chainrule.data.batching import Feed
 from chainrule.data.corpus import Corpus
 from chainrule.data.workers import local_workers
 from chainrule.errors import ConfigError, NotANumber
-from chainrule.evaluation.likelihood import protocol_for, score
+from chainrule.evaluation.likelihood import score
+from chainrule.evaluation.protocol import protocol_for
 from chainrule.families import build
 from chainrule.features import use_tokenizer
 from chainrule.interface.base import CountModel, NeuralModel, Trainable

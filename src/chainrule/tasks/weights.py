@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from torch import nn
 
 from chainrule.errors import ChainruleError
-from chainrule.evaluation.likelihood import protocol_for, score
+from chainrule.evaluation.likelihood import score
+from chainrule.evaluation.protocol import protocol_for
 from chainrule.kernels.quantization import quantized
 
 if TYPE_CHECKING:
