@@ -210,7 +210,7 @@ class HybridLanguage(HybridModel):
         needed[:, 0] = (where[:, 0] < chunk) & torch.is_grad_enabled()
         some = self.training and self.use_context is None and self.branch_share < 1
         if some:
-            needed &= torch.rand(needed.shape, device=needed.device) < self.branch_share
+            needed &= torch.rand((), device=needed.device) < self.branch_share
         if some:
             known = TargetPlan(*(torch.zeros_like(part) for part in known))
         if not needed.any():
