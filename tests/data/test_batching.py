@@ -154,20 +154,46 @@ def test_a_batch_of_a_short_text_contains_all_its_windows():
     assert feed.batch(START).target.ids.shape == (4, 8)
 
 
-@given(st.integers(2, 400), st.integers(1, 9), st.integers(1, 20), st.integers(0, 5))
+@given(st.integers(2, 400), st.integers(1, 9), st.integers(1, 20), st.integers(0, 5), st.integers(1, 100))
 @settings(deadline=None)
-def test_lanes_are_contiguous_and_contain_every_target_once(length, count, width, epoch):
+def test_lanes_read_contiguous_pieces_and_contain_every_target_once(length, count, width, epoch, contiguous):
     assume(length > width)
-    feed = Lanes(stream(length), rows=count, length=width, seed=0)
+    feed = Lanes(stream(length), rows=count, length=width, seed=0, contiguous=contiguous)
     segments = [feed.batch(Position(epoch, index)) for index in range(feed.batches_per_epoch(epoch))]
-    assert [segment.fresh for segment in segments] == [True] + [False] * (len(segments) - 1)
+    assert segments[0].fresh
     for segment in segments:
         assert torch.equal((segment.inputs + 1) % length, segment.targets)
     for before, after in pairwise(segments):
-        assert torch.equal(before.targets[:, -1], after.inputs[:, 0])
+        assert after.fresh or torch.equal(before.targets[:, -1], after.inputs[:, 0])
     targets = Counter(torch.cat([segment.targets for segment in segments], 1).flatten().tolist())
     assert set(targets.values()) == {1}
-    assert length - len(targets) < feed.rows
+    pieces = feed.rows * sum(segment.fresh for segment in segments)
+    assert length - len(targets) < pieces
+    assert pieces <= max(feed.rows, length // contiguous)
+
+
+def test_lanes_continue_elsewhere_in_a_random_order_in_every_epoch():
+    feed = Lanes(stream(100_000), rows=4, length=50, seed=0, contiguous=1000)
+    starts = [
+        [
+            batch.inputs[:, 0].tolist()
+            for index in range(feed.batches_per_epoch(epoch))
+            if (batch := feed.batch(Position(epoch, index))).fresh
+        ]
+        for epoch in (0, 1)
+    ]
+    assert len(starts[0]) == 25  # of 1,000 tokens each in every lane
+    steps = Counter(
+        (after - before) % 100_000 for lane in zip(*starts[0], strict=True) for before, after in pairwise(lane)
+    )
+    assert steps[1000] < 10  # only some pieces follow their neighbours
+    distances = [[(start - epoch[0][0]) % 100_000 for turn in epoch for start in turn] for epoch in starts]
+    assert distances[0] != distances[1]
+
+
+def test_a_small_text_is_read_from_start_to_end():
+    feed = Lanes(stream(4000), rows=2, length=50, seed=0)
+    assert sum(feed.batch(Position(0, index)).fresh for index in range(feed.batches_per_epoch(0))) == 1
 
 
 def test_a_short_text_has_fewer_lanes():

@@ -32,6 +32,7 @@ Integers = npt.NDArray[np.int64]
 BatchT = TypeVar("BatchT")
 
 POOL = 64  # batches of documents that are sorted by length together
+CONTIGUOUS = 2048  # tokens that a lane reads before it continues elsewhere, at least
 
 
 class Position(NamedTuple):
@@ -147,37 +148,59 @@ class Windows(_FixedRows[Batch]):
 
 @final
 class Lanes(_FixedRows[Segment]):
-    """The stream as `rows` parallel lanes of equal length; each batch advances them by `length` tokens.
+    """The stream as `rows` parallel lanes; each batch advances them by `length` tokens.
 
-    The stream is circular and starts at a different token in every epoch. An epoch starts with a fresh state; its last
-    segment may be shorter. Fewer than `rows` tokens are dropped. A short text has fewer lanes, so that each contains a
-    segment.
+    Every lane reads pieces of the stream, of at least `contiguous` tokens if there are so many, in an order that is
+    random in every epoch, with a fresh state at the start of each. If it read on to the end of the epoch, a training
+    that is shorter than an epoch would see a few neighbourhoods of the text, and not the variety of the whole.
+
+    The stream is circular and starts at a different token in every epoch. The last segment of a piece may be shorter.
+    Fewer tokens than there are pieces are dropped. A short text has fewer lanes, so that each contains a segment.
     """
 
-    def __init__(self, corpus: Corpus, rows: int, length: int, seed: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        rows: int,
+        length: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        *,
+        contiguous: int = CONTIGUOUS,
+    ) -> None:
         super().__init__(seed, rank, world)
         self.corpus = corpus
         require_tokens(corpus, length, length + 1, "train.segment")
         self.length = length
         self.rows = min(rows, len(corpus) // length)
         self._require_rows()
-        self._lane = len(corpus) // self.rows  # targets in each lane
+        self._turns = max(1, len(corpus) // self.rows // contiguous)  # pieces that each lane reads in an epoch
+        self._piece = len(corpus) // (self.rows * self._turns)  # targets in a piece
+
+    @property
+    def _segments(self) -> int:
+        """Batches that read one piece of each lane."""
+        return -(-self._piece // self.length)
 
     def batches_per_epoch(self, epoch: int) -> int:
-        return -(-self._lane // self.length)
+        return self._turns * self._segments
 
     def tokens(self, position: Position) -> int:
-        return self.rows * self._width(position)
+        return self.rows * self._width(position.index % self._segments)
 
-    def _width(self, position: Position) -> int:
-        return min(self.length, self._lane - position.index * self.length)
+    def _width(self, segment: int) -> int:
+        return min(self.length, self._piece - segment * self.length)
 
     def batch(self, position: Position) -> Segment:
         epoch, index = position
-        starts = draw(self.seed, epoch, "lane phase") % len(self.corpus) + self._share(self.rows) * self._lane
-        offsets = index * self.length + np.arange(self._width(position) + 1)
+        turn, segment = divmod(index, self._segments)
+        lanes = turn * self.rows + self._share(self.rows)
+        pieces = permute(lanes, self.rows * self._turns, draw(self.seed, epoch, "lane order"))
+        starts = draw(self.seed, epoch, "lane phase") % len(self.corpus) + pieces * self._piece
+        offsets = segment * self.length + np.arange(self._width(segment) + 1)
         ids = _tensor(self.corpus.tokens[(starts[:, None] + offsets) % len(self.corpus)])  # (B, K + 1)
-        return Segment(ids[:, :-1], ids[:, 1:], fresh=index == 0)
+        return Segment(ids[:, :-1], ids[:, 1:], fresh=segment == 0)
 
 
 class _Plan(NamedTuple):

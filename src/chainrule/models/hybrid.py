@@ -56,8 +56,7 @@ class HybridSettings(FeaturesConfig):
         0.25,
         gt=0,
         le=1,
-        description="share of the pairs, or of the chunks of text, for which training computes the non-autoregressive "
-        "branch",
+        description="share of the pairs, or of the steps, for which training computes the non-autoregressive branch",
     )
     min_mass: float = Field(0.1, ge=0, description="θ: γ is reduced at positions with less source mass than this")
     dropout: float = Field(0.2, ge=0, lt=1, description="dropout on embeddings, attention and residual branches")
@@ -121,10 +120,10 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         self.blocks = nn.ModuleList(
             RecurrentBlock(
                 width,
-                self.new_attention(),
+                recurrent=number < recurrent,
+                attention=self.new_attention(recurrent=number < recurrent),
                 mlp_ratio=config.mlp_ratio,
                 dropout=config.dropout,
-                recurrent=number < recurrent,
             )
             for number in range(config.layers)
         )
@@ -193,8 +192,8 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         """The encoder of the source; used without a pretrained model."""
 
     @abstractmethod
-    def new_attention(self) -> nn.Module:
-        """The attention of a block of the autoregressive branch."""
+    def new_attention(self, *, recurrent: bool) -> nn.Module | None:
+        """The attention of a block of the autoregressive branch, which has a GRU if it is `recurrent`."""
 
     @property
     def reads_contexts(self) -> bool:
@@ -221,7 +220,7 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         embedded: Tensor,
         contexts: Tensor | None,
         states: Sequence[LayerState],
-        attends: Sequence[Callable[[Tensor], Tensor]],
+        attends: Sequence[Callable[[Tensor], Tensor] | None],
     ) -> tuple[Tensor, tuple[LayerState, ...]]:
         """A (B, K, D) and the states after embedded tokens (B, K, D), each with the context of the next one."""
         x = embedded
@@ -301,7 +300,7 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
     def new_encoder(self) -> nn.Module:
         return TransformerEncoder(self.config.attention)
 
-    def new_attention(self) -> nn.Module:
+    def new_attention(self, *, recurrent: bool) -> nn.Module:
         return CrossAttention(self.config.attention)
 
     @property
@@ -358,7 +357,8 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
     ) -> tuple[Tensor, tuple[LayerState, ...]]:
         contexts = gather_positions(state.plan.contexts, _next(state.positions, tokens.shape[1]))
         attends = [
-            partial(block.attention, cross_attend=layer) for block, layer in zip(self.stack, attention, strict=True)
+            partial(cast(CrossAttention, block.attention), cross_attend=layer)
+            for block, layer in zip(self.stack, attention, strict=True)
         ]
         return self.read_target(self.tokens.embed(tokens), contexts, state.layers, attends)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -29,24 +29,26 @@ class HybridLanguageConfig(HybridSettings):
 
     width: int = Field(160, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
     recurrent_layers: int | None = Field(
-        1, ge=1, description="blocks that have a GRU, from the first on; none: all of them"
+        1, ge=1, description="blocks that have a GRU instead of attention, from the first on; none: all of them"
     )
     heads: int = Field(2, ge=1, description="attention heads per block")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on embeddings and residual branches")
+    tied: bool = Field(False, description="tie the readout to the embeddings")
+    branch_loss: float = Field(0.1, ge=0, description="weight of each branch's own loss in training")
     branch_share: float = Field(
-        0.125, gt=0, le=1, description="share of the chunks for which training computes the non-autoregressive branch"
+        0.125, gt=0, le=1, description="share of the steps in which training computes the non-autoregressive branch"
     )
     kernel: int = Field(4, ge=1, description="tokens that the convolution of the embeddings spans; 1: none")
     chunk: int = Field(16, ge=1, description="chunk length: tokens predicted in parallel from the previous chunk")
     window: int = Field(128, ge=1, description="number of previous tokens that the autoregressive branch attends to")
-    segment: int = Field(64, ge=1, description="length of truncated back-propagation through time, in tokens")
+    segment: int = Field(32, ge=1, description="length of truncated back-propagation through time, in tokens")
 
 
 class HybridLanguageState(NamedTuple):
     """The states of the blocks, the plan of the current chunk, and the tokens of this and the previous chunk."""
 
     layers: tuple[LayerState, ...]
-    keys: tuple[Tensor, ...]  # (B, H, W, D/H) each, of the last W tokens
+    keys: tuple[Tensor, ...]  # (B, H, W, D/H) for each block with attention, of the last W tokens
     values: tuple[Tensor, ...]
     plan: TargetPlan  # of the current chunk, P = C
     source: Tensor  # (B, C) ids of the previous chunk, the source of the plan
@@ -74,8 +76,8 @@ class HybridLanguage(HybridModel):
         P(x_t | x_<t) = (1 − γ_t) P_AR(x_t | x_<t) + γ_t P_NAR(x_t | t, chunk k − 1)
 
     The text is preceded by BOS; x_0 is the last token of a chunk, so that segments of training are whole chunks. The
-    autoregressive branch attends to the last W tokens, and the state of its GRU is carried on, so it sees the whole
-    text. It reads the contexts of the previous chunk only if they are those of a pretrained model.
+    first block of the autoregressive branch has a GRU, whose state is carried on, so it sees the whole text; the others
+    attend to the last W tokens. It reads the contexts of the previous chunk only if a pretrained model made them.
     A chunk is encoded bidirectionally only when it is complete, as the source of the next, so no prediction depends on
     its own token.
     """
@@ -109,8 +111,8 @@ class HybridLanguage(HybridModel):
             "lstm", config.parallel_layers, config.width, bidirectional=True, dropout=config.dropout
         )
 
-    def new_attention(self) -> nn.Module:
-        return SelfAttention(self.config.attention)
+    def new_attention(self, *, recurrent: bool) -> nn.Module | None:
+        return None if recurrent else SelfAttention(self.config.attention)
 
     def encode(self, source: Sequences) -> Tensor:
         embedded = self.parallel.dropout(self.tokens.embed(source.ids.t()))  # (S, B, D): time first
@@ -124,7 +126,8 @@ class HybridLanguage(HybridModel):
         plan = TargetPlan(*(part.expand(batch_size, *part.shape[1:]) for part in self._plan(ids[:1])))
         layers = tuple(() if block.gru is None else block.gru.initial(batch_size) for block in self.stack)
         shape = (batch_size, config.heads, config.window, config.width // config.heads)
-        keys, values = new_caches(self.tokens.bias, config.layers, shape)
+        attending = sum(block.attention is not None for block in self.stack)
+        keys, values = new_caches(self.tokens.bias, attending, shape)
         tail = torch.full((batch_size, config.kernel - 1), self.bos, device=self.device)
         return HybridLanguageState(layers, keys, values, plan, ids, ids, tail, positions)
 
@@ -138,7 +141,7 @@ class HybridLanguage(HybridModel):
             tokens.shape[1],
             window=self.config.window,
             heads=self.config.heads,
-            dtype=before.keys[0].dtype,
+            dtype=(before.keys or (self.tokens.bias,))[0].dtype,
         )
         attention = [
             WindowAttention(keys, values, bias) for keys, values in zip(before.keys, before.values, strict=True)
@@ -148,10 +151,7 @@ class HybridLanguage(HybridModel):
             self._embed(read),
             None if self.use_context is None else gather_positions(plans.contexts.flatten(1, 2), grid.where),
             before.layers,
-            [
-                partial(block.attention, rotate=_unrotated, attend=attend)
-                for block, attend in zip(self.stack, attention, strict=True)
-            ],
+            self._attends(attention),
         )
         ahead = TargetPlan(*(part.flatten(1, 2) if part.ndim > 2 else part for part in plans))
         hidden = self.joined(attended, ahead, grid.where)
@@ -168,6 +168,14 @@ class HybridLanguage(HybridModel):
             before.positions + tokens.shape[1],
         )
         return Advance(hidden, after)
+
+    def _attends(self, attention: Sequence[WindowAttention]) -> list[Callable[[Tensor], Tensor] | None]:
+        """The attention of each block, if it has any."""
+        windows = iter(attention)
+        return [
+            None if block.attention is None else partial(block.attention, rotate=_unrotated, attend=next(windows))
+            for block in self.stack
+        ]
 
     def _embed(self, read: Tensor) -> Tensor:
         """Embeddings (B, K, D) of new tokens, given the last ones before them and them (B, k − 1 + K)."""
@@ -202,8 +210,9 @@ class HybridLanguage(HybridModel):
         """Plans from sources (B, M + 1, C), with tensors (B, M + 1, …). The first one is known already.
 
         If it predicts any token in training, it is computed again, so that gradients reach its source: the state of a
-        previous segment is detached. Training computes a random share of all plans, unless every token needs the
-        contexts; the other chunks have no non-autoregressive predictions.
+        previous segment is detached. Training computes the plans in a random share of the steps, unless every token
+        needs the contexts; in the other steps there are no non-autoregressive predictions. A share of the chunks of
+        every step would take longer, since the time of short recurrences is mostly overhead.
         """
         rows, count, chunk = sources.shape
         needed = torch.arange(count, device=sources.device) <= complete[:, None]  # (B, M + 1)

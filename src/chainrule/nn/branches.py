@@ -111,18 +111,16 @@ class ParallelBranch(nn.Module):
 
 
 class RecurrentBlock(nn.Module):
-    """A block of the autoregressive branch: a GRU with attention, and an MLP, each with a residual connection.
+    """A block of the autoregressive branch: a GRU, attention, or both, and an MLP, each with a residual connection.
 
         g = x + GRU(norm(x))        h = g + Attention(norm(g))        x' = h + MLP(norm(h))
-
-    A block that is not `recurrent` has no GRU, g = x.
 
     Compare Merity (2019), whose language model is such a stack of LSTMs with attention, and Chen et al. (2018), who
     decode translations by recurrent layers that attend to a Transformer encoder.
     """
 
     def __init__(
-        self, width: int, attention: nn.Module, *, mlp_ratio: int, dropout: float, recurrent: bool = True
+        self, width: int, *, recurrent: bool, attention: nn.Module | None, mlp_ratio: int, dropout: float
     ) -> None:
         super().__init__()
         self.gru = GRU(width, width) if recurrent else None
@@ -130,10 +128,13 @@ class RecurrentBlock(nn.Module):
         self.mlp = SquaredReluMLP(width, mlp_ratio * width, width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, state: LayerState, attend: Callable[[Tensor], Tensor]) -> tuple[Tensor, LayerState]:
-        """(B, K, D) and the state of the GRU to the same; `attend` applies the attention of the block."""
+    def forward(
+        self, x: Tensor, state: LayerState, attend: Callable[[Tensor], Tensor] | None
+    ) -> tuple[Tensor, LayerState]:
+        """(B, K, D) and the state of the GRU to the same; `attend` applies the attention, if the block has any."""
         if self.gru is not None:
             hidden, state = self.gru(rms_norm(x).transpose(0, 1), state)  # time first
             x = x + self.dropout(hidden.transpose(0, 1))
-        x = x + self.dropout(attend(rms_norm(x)))
+        if attend is not None:
+            x = x + self.dropout(attend(rms_norm(x)))
         return x + self.dropout(self.mlp(rms_norm(x))), state
