@@ -33,6 +33,11 @@ def test_a_small_gpt_has_fewer_layers_unless_they_are_given():
     assert "layers" not in shape_for("gpt", SIZES | {"layers": 6}, 1e12)
 
 
+def test_parts_that_most_steps_skip_do_not_count_against_the_budget():
+    rare, always = (shape_for("hybrid_language", SIZES | {"branch_share": share}, 3e12) for share in (0.125, 1.0))
+    assert rare["width"] > always["width"]
+
+
 def test_widths_that_do_not_fit_the_heads_are_passed_over():
     assert shape_for("gpt", SIZES | {"heads": 3}, 1e12)["width"] % 3 == 0
 

@@ -188,6 +188,10 @@ class Trainable(Model):
         family whose readout has no bias.
         """
 
+    def used_parameters(self) -> float:
+        """Parameters that a training step uses, in the mean: all, unless some steps skip a part of the model."""
+        return float(sum(parameter.numel() for parameter in self.parameters()))
+
 
 class OwnObjective(Trainable):
     """A model with a training objective of its own instead of one over next-token predictions."""

@@ -100,6 +100,12 @@ class HybridLanguage(HybridModel):
     def segment(self) -> int:
         return self.config.segment
 
+    def used_parameters(self) -> float:
+        if self.features is not None:
+            return super().used_parameters()
+        second = sum(weight.numel() for part in (self.encoder, self.parallel) for weight in part.parameters())
+        return super().used_parameters() - (1 - self.branch_share) * second
+
     @property
     def reads_contexts(self) -> bool:
         """Those of a pretrained model, since its own attention reads the previous chunk."""

@@ -156,13 +156,12 @@ def _layers(name: str, settings: Mapping[str, Any], width: int) -> dict[str, int
     return {"layers": min(most, max(MIN_LAYERS, round(width / kind.width_per_layer)))}
 
 
-def parameter_count(name: str, settings: Mapping[str, Any], *, with_tables: bool = True) -> int:
-    """Number of parameters of a model, computed without allocating them; with or without a vector per token."""
+def parameter_count(name: str, settings: Mapping[str, Any], *, with_tables: bool = True) -> float:
+    """Number of parameters that a training step uses, computed without allocating them; with or without the tables."""
     model = build_shapes(name, settings)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    if with_tables or not isinstance(model, Trainable):
-        return count
-    return count - sum(table.numel() for table in model.tables())
+    assert isinstance(model, Trainable)
+    tables = 0 if with_tables else sum(table.numel() for table in model.tables())
+    return model.used_parameters() - tables
 
 
 def operations_per_second(threads: int, seconds: float = 0.3) -> float:
