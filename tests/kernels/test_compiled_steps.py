@@ -12,6 +12,7 @@ from chainrule.compose.mixture import Mixture
 from chainrule.decoding import Sampling, generate_tokens
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.conditional import Conditional
+from chainrule.kernels import integer_products
 from chainrule.kernels.quantization import quantized
 from chainrule.kernels.step import Compilable, program_of, room, torch_only
 from chainrule.models.gpt import GPT
@@ -99,9 +100,28 @@ def test_tokens_read_in_a_block_are_the_same_to_the_last_bit_as_one_by_one(name:
     assert torch.equal(block, torch.cat(single, dim=1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(("name", "variant"), COMPILED)
-def test_a_step_with_int8_weights_equals_the_modules_with_the_same_rounded_weights(name: str, variant: str) -> None:
-    model = tiny_model(name, variant).float()
+def test_a_step_with_int8_weights_equals_the_modules_with_the_same_rounded_weights(
+    name: str, variant: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integer_products, "AVAILABLE", False)
+    found, expected, exact = logits_in_int8(tiny_model(name, variant).to(dtype))
+    torch.testing.assert_close(found, expected, atol=TOLERANCE[dtype], rtol=0)
+    assert not torch.equal(expected, exact)
+    assert (expected.softmax(-1) - exact.softmax(-1)).abs().max() < 0.05
+
+
+@pytest.mark.skipif(not integer_products.AVAILABLE, reason="needs a processor with VNNI")
+@pytest.mark.parametrize(("name", "variant"), COMPILED)
+def test_products_in_integers_lose_little_beside_the_rounding_of_the_weights(name: str, variant: str) -> None:
+    found, expected, exact = logits_in_int8(tiny_model(name, variant).float())
+    assert not torch.equal(found, expected)
+    assert (found - expected).abs().max() < (expected - exact).abs().max() / 50
+
+
+def logits_in_int8(model: AutoregressiveModel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits of the model with int8 weights, by its steps and by its modules; and those of the model itself."""
     small = quantized(model)
     torch.manual_seed(1)
     source, ids = sources(model), torch.randint(VOCABULARY, (ROWS, sum(CHUNKS)))
@@ -109,10 +129,22 @@ def test_a_step_with_int8_weights_equals_the_modules_with_the_same_rounded_weigh
         with torch_only():
             expected, _ = read(small, source, ids)
             exact, _ = read(model, source, ids)
-        found, _ = read(small, source, ids)
-    torch.testing.assert_close(found, expected, atol=TOLERANCE[torch.float32], rtol=0)
-    assert not torch.equal(expected, exact)
-    assert (expected.softmax(-1) - exact.softmax(-1)).abs().max() < 0.05
+        return read(small, source, ids)[0], expected, exact
+
+
+@pytest.mark.parametrize(("name", "variant"), [("gpt", "modern"), ("recurrent", "lstm"), ("transformer", "rotary")])
+def test_a_row_with_int8_weights_is_the_same_in_any_batch_and_block(name: str, variant: str) -> None:
+    model = quantized(tiny_model(name, variant).float())
+    torch.manual_seed(1)
+    source, ids = sources(model), torch.randint(VOCABULARY, (ROWS, 4))
+    with torch.inference_mode():
+        begin = model.start(source, batch_size=ROWS).state
+        together = [model.step(ids[:, 0], map_state(torch.clone, begin))]
+        for token in ids[:, 1:].unbind(1):
+            together.append(model.step(token, together[-1].state))
+        for row in range(ROWS):
+            block = model.extend(ids[row : row + 1], select(begin, torch.tensor([row]))).logits
+            assert torch.equal(block[0], torch.cat([step.logits[row] for step in together]))
 
 
 def test_most_families_are_compiled() -> None:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from chainrule.kernels.arithmetic import integers
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose
-from chainrule.kernels.products import vector
+from chainrule.kernels.registers import vector
 
 Integers = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]

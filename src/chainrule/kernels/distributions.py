@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from chainrule.kernels.arithmetic import OPTIONS, compiled, exponential, log_softmax, logarithm
 from chainrule.kernels.caching import entry
-from chainrule.kernels.products import vector
+from chainrule.kernels.registers import vector
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]

@@ -33,7 +33,8 @@ from chainrule.kernels.backoff import next_log_probs
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose, log_probability
 from chainrule.kernels.distributions import gate_features, log_mixture_of, weighted_sum
-from chainrule.kernels.products import linear, vector
+from chainrule.kernels.integer_products import integer_linear
+from chainrule.kernels.products import linear
 from chainrule.kernels.program import (
     ACTIVATE,
     ADD,
@@ -53,6 +54,7 @@ from chainrule.kernels.program import (
     KEEP_TOKEN,
     LAYER_NORM,
     LINEAR,
+    LINEAR_IN_INTEGERS,
     LINEAR_INT8,
     LOG_MIXTURE,
     LOG_SOFTMAX,
@@ -63,6 +65,7 @@ from chainrule.kernels.program import (
     SELF_ATTENTION,
     TAPS,
 )
+from chainrule.kernels.registers import vector
 
 INT8 = np.zeros(1, dtype=np.int8)
 
@@ -169,13 +172,20 @@ def _operate(
     rows = len(tokens) * together
     out, out_row = addresses[operation[1]], row_strides[operation[1]]
     a, a_row = addresses[operation[2]], row_strides[operation[2]]
-    if code in (LINEAR, LINEAR_INT8):
+    if code in (LINEAR, LINEAR_INT8, LINEAR_IN_INTEGERS):
         bias = 0
         if operation[4] >= 0:
             bias = addresses[operation[4]]
         matrix, inputs, outputs, accumulate = addresses[operation[3]], operation[5], operation[6], operation[7] != 0
         if code == LINEAR:
             linear(out, out_row, a, a_row, matrix, 0, bias, inputs, outputs, rows, accumulate, like, like)
+        elif code == LINEAR_IN_INTEGERS:
+            scales, shifts, rounded = addresses[operation[8]], addresses[operation[9]], addresses[operation[10]]
+            rounded_row = row_strides[operation[10]]
+            integer_linear(
+                out, out_row, a, a_row, rounded, rounded_row, matrix, shifts, scales, bias, inputs, outputs, rows,
+                accumulate,
+            )  # fmt: skip
         else:
             scales = addresses[operation[8]]
             linear(out, out_row, a, a_row, matrix, scales, bias, inputs, outputs, rows, accumulate, INT8, like)

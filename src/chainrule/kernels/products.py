@@ -13,11 +13,8 @@ takes arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import llvmlite.binding as llvm
-import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
@@ -25,76 +22,28 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from chainrule.kernels.registers import (
+    INT32,
+    INT64,
+    LANES,
+    LINE,
+    TILE,
+    as_pointer,
+    broadcast,
+    constant,
+    fused_multiply_add,
+    lane_sums,
+    memory,
+    number_types,
+    ordered,
+    prefetch_line,
+    vector,
+)
+
 Floats = npt.NDArray[np.floating[Any]]
 Weights = npt.NDArray[Any]  # of int8, or of the type that the caller computes in
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-# `fastmath` is set because Numba gives a function that leaves it open the setting of whoever calls it first.
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
-
-
-def ordered(function: Function) -> Function:
-    """Compile a function whose sums keep their order."""
-    return cast(Function, numba.njit(**OPTIONS)(function))
-
-
-WIDE = bool(llvm.get_host_cpu_features().get("avx512f"))
-LANES, TILE = (16, 4) if WIDE else (8, 2)  # numbers in a register; rows of a tile, as many as there are registers for
 OUTPUTS = 4  # of a tile
-LINE = 64  # bytes of a cache line
-
-INT32, INT64 = ir.IntType(32), ir.IntType(64)
-
-
-def _constant(value: int) -> Any:
-    return ir.Constant(INT64, value)
-
-
-def _lanes(numbers: list[int]) -> Any:
-    return ir.Constant(ir.VectorType(INT32, len(numbers)), numbers)
-
-
-def _sums(builder: Any, vectors: list[Any]) -> Any:
-    """A vector with the sum of the lanes of each: halves are added until one lane is left, two vectors at a time."""
-    lanes, starts = LANES, range(1)
-    while lanes > 1:
-        half = lanes // 2
-        paired = vectors if len(vectors) > 1 else [vectors[0], vectors[0]]
-        starts = range(0, len(starts) * lanes * min(2, len(vectors)), lanes)
-        low = _lanes([start + lane for start in starts for lane in range(half)])
-        high = _lanes([start + half + lane for start in starts for lane in range(half)])
-        vectors = [
-            builder.fadd(builder.shuffle_vector(one, other, low), builder.shuffle_vector(one, other, high))
-            for one, other in zip(paired[::2], paired[1::2], strict=True)
-        ]
-        lanes = half
-    return vectors[0]
-
-
-def _pointer(builder: Any, address: Any, kind: Any) -> Any:
-    return builder.inttoptr(address, kind.as_pointer())
-
-
-def _memory(builder: Any, kind: Any) -> Any:
-    """Memory of the function for a value of this type, which LLVM keeps in a register if it can."""
-    return cgutils.alloca_once(builder, kind)  # type: ignore[no-untyped-call]
-
-
-def _declare(builder: Any, kind: Any, name: str) -> Any:
-    return cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
-
-
-def _number_types(like: Any) -> tuple[Any, Any, int]:
-    """The type of a number, that of a vector register, and the bytes of a number."""
-    number = ir.FloatType() if like.dtype == types.float32 else ir.DoubleType()
-    return number, ir.VectorType(number, LANES), like.dtype.bitwidth // 8
-
-
-def _fused_multiply_add(builder: Any, numbers: Any) -> Any:
-    bits = 32 if isinstance(numbers.element, ir.FloatType) else 64
-    kind = ir.FunctionType(numbers, [numbers] * 3)
-    return _declare(builder, kind, f"llvm.fma.v{LANES}f{bits}")
 
 
 def _dot_products(rows: int, outputs: int, *, one_line: bool = False) -> Any:
@@ -120,47 +69,41 @@ def _dot_products(rows: int, outputs: int, *, one_line: bool = False) -> Any:
 
         def generate(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
             x, x_row, matrix, matrix_row, inputs, ahead, lines = values[:7]
-            _, numbers, size = _number_types(like)
+            _, numbers, size = number_types(like)
             weight_size = weights.dtype.bitwidth // 8
             stored = ir.VectorType(ir.IntType(8), LANES) if weights.dtype == types.int8 else numbers
-            fma = _fused_multiply_add(builder, numbers)
-            nothing = ir.VoidType()
-            prefetch = _declare(
-                builder, ir.FunctionType(nothing, [cgutils.voidptr_t, INT32, INT32, INT32]), "llvm.prefetch.p0"
-            )
+            fma = fused_multiply_add(builder, numbers)
             zeros = ir.Constant(numbers, [0.0] * LANES)
-            totals = [_memory(builder, numbers) for _ in range(rows * outputs)]
+            totals = [memory(builder, numbers) for _ in range(rows * outputs)]
             for total in totals:
                 builder.store(zeros, total)
-            of_row = [builder.add(x, builder.mul(x_row, _constant(row))) for row in range(rows)]
-            of_output = [builder.add(matrix, builder.mul(matrix_row, _constant(output))) for output in range(outputs)]
-            reading, near, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
+            of_row = [builder.add(x, builder.mul(x_row, constant(row))) for row in range(rows)]
+            of_output = [builder.add(matrix, builder.mul(matrix_row, constant(output))) for output in range(outputs)]
 
-            def prefetch_line(first: Any, line: Any) -> None:
-                address = builder.add(first, builder.mul(line, _constant(LINE)))
-                builder.call(prefetch, [builder.inttoptr(address, cgutils.voidptr_t), reading, near, data])
+            def prefetch(first: Any, line: Any) -> None:
+                prefetch_line(builder, builder.add(first, builder.mul(line, constant(LINE))))
 
-            with cgutils.for_range(builder, builder.udiv(inputs, _constant(LANES))) as loop:
+            with cgutils.for_range(builder, builder.udiv(inputs, constant(LANES))) as loop:
                 if one_line:
-                    prefetch_line(ahead, loop.index)
+                    prefetch(ahead, loop.index)
                 else:
-                    first = builder.add(ahead, builder.mul(loop.index, builder.mul(lines, _constant(LINE))))
+                    first = builder.add(ahead, builder.mul(loop.index, builder.mul(lines, constant(LINE))))
                     with cgutils.for_range(builder, lines) as line:
-                        prefetch_line(first, line.index)
-                offset = builder.mul(loop.index, _constant(LANES * size))
+                        prefetch(first, line.index)
+                offset = builder.mul(loop.index, constant(LANES * size))
                 inputs_of = [
-                    builder.load(_pointer(builder, builder.add(base, offset), numbers), align=size) for base in of_row
+                    builder.load(as_pointer(builder, builder.add(base, offset), numbers), align=size) for base in of_row
                 ]
-                offset = builder.mul(loop.index, _constant(LANES * weight_size))
+                offset = builder.mul(loop.index, constant(LANES * weight_size))
                 for output, base in enumerate(of_output):
-                    weight = builder.load(_pointer(builder, builder.add(base, offset), stored), align=weight_size)
+                    weight = builder.load(as_pointer(builder, builder.add(base, offset), stored), align=weight_size)
                     if stored is not numbers:
                         weight = builder.sitofp(builder.sext(weight, ir.VectorType(INT32, LANES)), numbers)
                     for row, inputs_of_row in enumerate(inputs_of):
                         total = totals[row * outputs + output]
                         builder.store(builder.call(fma, [weight, inputs_of_row, builder.load(total)]), total)
-            found = _sums(builder, [builder.load(total) for total in totals])
-            stored_sums = _memory(builder, found.type)
+            found = lane_sums(builder, [builder.load(total) for total in totals])
+            stored_sums = memory(builder, found.type)
             builder.store(found, stored_sums)
             return builder.ptrtoint(stored_sums, INT64)
 
@@ -182,23 +125,22 @@ def _weighted_sum(vectors: int) -> Any:
     def weighted_sum(_context: Any, out: Any, weights: Any, rows: Any, stride: Any, count: Any, like: Any) -> Any:
         def generate(target: Any, builder: Any, _signature: Any, values: Any) -> Any:
             out, weights, rows, stride, count, _ = values
-            number, numbers, size = _number_types(like)
-            fma = _fused_multiply_add(builder, numbers)
-            totals = [_memory(builder, numbers) for _ in range(vectors)]
+            number, numbers, size = number_types(like)
+            fma = fused_multiply_add(builder, numbers)
+            totals = [memory(builder, numbers) for _ in range(vectors)]
             for total in totals:
                 builder.store(ir.Constant(numbers, [0.0] * LANES), total)
             with cgutils.for_range(builder, count) as loop:
-                address = builder.add(weights, builder.mul(loop.index, _constant(size)))
-                weight = builder.load(_pointer(builder, address, number))
-                first = builder.insert_element(ir.Constant(numbers, ir.Undefined), weight, ir.Constant(INT32, 0))
-                filled = builder.shuffle_vector(first, first, _lanes([0] * LANES))
+                address = builder.add(weights, builder.mul(loop.index, constant(size)))
+                weight = builder.load(as_pointer(builder, address, number))
+                filled = broadcast(builder, weight, numbers)
                 row = builder.add(rows, builder.mul(loop.index, stride))
                 for index, total in enumerate(totals):
-                    here = _pointer(builder, builder.add(row, _constant(index * LANES * size)), numbers)
+                    here = as_pointer(builder, builder.add(row, constant(index * LANES * size)), numbers)
                     found = builder.call(fma, [filled, builder.load(here, align=size), builder.load(total)])
                     builder.store(found, total)
             for index, total in enumerate(totals):
-                here = _pointer(builder, builder.add(out, _constant(index * LANES * size)), numbers)
+                here = as_pointer(builder, builder.add(out, constant(index * LANES * size)), numbers)
                 builder.store(builder.load(total), here, align=size)
             return target.get_dummy_value()
 
@@ -208,22 +150,6 @@ def _weighted_sum(vectors: int) -> Any:
 
 
 _weighted_one, _weighted_four = _weighted_sum(1), _weighted_sum(4)
-
-
-@intrinsic
-def pointer(_context: Any, address: Any) -> Any:
-    """An integer as a pointer."""
-
-    def convert(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), convert
-
-
-@ordered
-def vector(address: int, size: int, like: Floats) -> Floats:
-    """The numbers at an address, as an array of the type of `like`."""
-    return numba.carray(pointer(address), size, dtype=like.dtype)  # type: ignore[attr-defined, call-arg]
 
 
 @ordered

@@ -25,6 +25,7 @@ from torch import Tensor, nn
     ADD_PREVIOUS_ROWS,
     LINEAR,
     LINEAR_INT8,
+    LINEAR_IN_INTEGERS,
     RMS_NORM,
     LAYER_NORM,
     ROTATE,
@@ -47,7 +48,7 @@ from torch import Tensor, nn
     GATE_FEATURES,
     COMBINE,
     KEEP_TOKEN,
-) = range(27)
+) = range(28)
 
 SQUARED_RELU, GELU, TANH, SIGMOID, RELU, ONE_MINUS = range(6)
 """Elementwise functions."""
@@ -296,12 +297,28 @@ class ProgramBuilder:
         accumulate = int(add_to is not None)
         self.matrices.append(weight)
         if self.int8:
-            quantized, scales = quantize(weight.detach())
-            matrix, scale = self._hold(quantized).place, self.constant(scales).place
-            self._add(LINEAR_INT8, out.place, x.place, matrix, shift, inputs, outputs, accumulate, scale)
+            self._linear_int8(out, x, weight, shift, accumulate)
         else:
             self._add(LINEAR, out.place, x.place, self.constant(weight).place, shift, inputs, outputs, accumulate)
         return out
+
+    def _linear_int8(self, out: Vector, x: Vector, weight: Tensor, bias: int, accumulate: int) -> None:
+        """In integers where the processor has an instruction for it, otherwise with sums in float32 or float64."""
+        from chainrule.kernels import integer_products
+
+        outputs, inputs = weight.shape
+        quantized, scales = quantize(weight.detach())
+        if self.dtype == torch.float32 and integer_products.AVAILABLE:
+            packed, sums = (torch.tensor(part) for part in integer_products.packed(quantized.numpy()))
+            matrix, shifts = self._hold(packed).place, self._hold(sums).place
+            scale = self.constant(nn.functional.pad(scales, (0, len(sums) - outputs))).place
+            with self.scratch():
+                rounded = self.new(integer_products.row_bytes(inputs) // self.dtype.itemsize).place
+            parts = matrix, bias, inputs, outputs, accumulate, scale, shifts, rounded
+            self._add(LINEAR_IN_INTEGERS, out.place, x.place, *parts)
+        else:
+            matrix, scale = self._hold(quantized).place, self.constant(scales).place
+            self._add(LINEAR_INT8, out.place, x.place, matrix, bias, inputs, outputs, accumulate, scale)
 
     def logits(self, x: Vector, weight: Tensor, bias: Tensor | None = None) -> None:
         """W x + b as the result of the step."""

@@ -1,7 +1,8 @@
 """Models with weights in int8: a quarter of the memory to read per token, for a small loss of accuracy.
 
-Each output of a linear map has a scale of its own, and sums are in float32. Norms, biases, and embeddings that are not
-also a readout keep their type.
+Each output of a linear map has a scale of its own. Products are computed in integers where the processor can do that
+fast (`integer_products`), otherwise weights are converted in registers and sums are in float32. Norms, biases, and
+embeddings that are not also a readout keep their type.
 """
 
 from __future__ import annotations
