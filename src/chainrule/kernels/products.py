@@ -5,10 +5,10 @@ lanes are added in a fixed tree, and then the rest of the products. The order do
 outputs are computed together, so the result of a row is the same to the last bit whatever rows share its batch and
 whether its tokens are read one by one or in a block.
 
-A few rows are bound by reading the matrix: outputs are computed one after the other, since the processor prefetches a
-single stream of addresses best. More rows are bound by arithmetic: tiles of rows and outputs stay in registers, and the
-outputs after them are prefetched in the meantime, as one stream. Weights of int8 are converted in registers, which also
-takes arithmetic.
+A few rows are bound by reading the matrix, more by arithmetic: tiles of rows and outputs stay in registers, and the
+outputs after them are prefetched in the meantime, as one stream of addresses, since the processor alone asks for too
+few of them ahead. Weights of int8 are converted in registers, which also takes arithmetic; see `integer_products` for
+processors that multiply them as they are.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ Weights = npt.NDArray[Any]  # of int8, or of the type that the caller computes i
 OUTPUTS = 4  # of a tile
 
 
-def _dot_products(rows: int, outputs: int, *, one_line: bool = False) -> Any:
+def _dot_products(rows: int, outputs: int, *, ahead_lines: int | None = None) -> Any:
     """The address of the products of some rows and outputs, by rows, over the inputs that fill whole vectors.
 
     After each vector of inputs, `lines` cache lines from the address `ahead` on are prefetched. A loop over them takes
-    a tenth of the time of a tile, so there is a version for a single line.
+    a tenth of the time of a tile, so there are versions for a known number, `ahead_lines`.
     """
 
     @intrinsic
@@ -84,12 +84,14 @@ def _dot_products(rows: int, outputs: int, *, one_line: bool = False) -> Any:
                 prefetch_line(builder, builder.add(first, builder.mul(line, constant(LINE))))
 
             with cgutils.for_range(builder, builder.udiv(inputs, constant(LANES))) as loop:
-                if one_line:
-                    prefetch(ahead, loop.index)
-                else:
+                if ahead_lines is None:
                     first = builder.add(ahead, builder.mul(loop.index, builder.mul(lines, constant(LINE))))
                     with cgutils.for_range(builder, lines) as line:
                         prefetch(first, line.index)
+                else:
+                    first = builder.add(ahead, builder.mul(loop.index, constant(ahead_lines * LINE)))
+                    for number in range(ahead_lines):
+                        prefetch(first, constant(number))
                 offset = builder.mul(loop.index, constant(LANES * size))
                 inputs_of = [
                     builder.load(as_pointer(builder, builder.add(base, offset), numbers), align=size) for base in of_row
@@ -112,10 +114,12 @@ def _dot_products(rows: int, outputs: int, *, one_line: bool = False) -> Any:
     return products
 
 
-_one = _dot_products(1, 1)
+_one = _dot_products(1, 1, ahead_lines=0)
 _some_outputs = _dot_products(1, OUTPUTS)
 _tile = _dot_products(TILE, OUTPUTS)
-_tile_and_line = _dot_products(TILE, OUTPUTS, one_line=True)
+_tile_and_line = _dot_products(TILE, OUTPUTS, ahead_lines=1)
+_some_outputs_ahead = _dot_products(1, OUTPUTS, ahead_lines=OUTPUTS)
+_some_outputs_alone = _dot_products(1, OUTPUTS, ahead_lines=0)
 
 
 def _weighted_sum(vectors: int) -> Any:
@@ -174,7 +178,7 @@ def linear(
     bias are 0 if there are none.
     """
     row_bytes = inputs * weights.itemsize
-    last = 0 if rows < TILE and weights.itemsize > 1 else outputs - outputs % OUTPUTS
+    last = outputs - outputs % OUTPUTS
     tiles = rows // TILE + rows % TILE
     lines = -(-(OUTPUTS * weights.itemsize * LANES // LINE) // tiles)
     rest = inputs % LANES > 0
@@ -189,6 +193,8 @@ def linear(
                 found = _tile_and_line(x_here, x_row, here, row_bytes, inputs, ahead, lines, weights, like)
             elif together == TILE:
                 found = _tile(x_here, x_row, here, row_bytes, inputs, ahead, lines, weights, like)
+            elif lines == OUTPUTS:
+                found = _some_outputs_ahead(x_here, 0, here, row_bytes, inputs, ahead, lines, weights, like)
             else:
                 found = _some_outputs(x_here, 0, here, row_bytes, inputs, ahead, lines, weights, like)
             if rest:
@@ -243,7 +249,7 @@ def dot_products(out: int, x: int, rows: int, stride: int, width: int, count: in
         here = rows + row * stride
         together = OUTPUTS if row + OUTPUTS <= count else 1
         if together == OUTPUTS:
-            found = _some_outputs(x, 0, here, stride, width, 0, 0, like, like)
+            found = _some_outputs_alone(x, 0, here, stride, width, 0, 0, like, like)
         else:
             found = _one(x, 0, here, 0, width, 0, 0, like, like)
         if rest:
