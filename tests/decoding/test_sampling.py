@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from chainrule.decoding import GREEDY, Sampling, choose
+from chainrule.decoding.noise import LARGE
 from chainrule.decoding.sampling import (
     Gumbels,
     gumbel_max,
@@ -141,8 +142,34 @@ def test_temperature_samples_from_the_tempered_distribution():
     assert chi_square(ids, sharpened) < CRITICAL < chi_square(ids, PROBABILITIES)
 
 
-def test_the_noise_of_a_row_does_not_depend_on_other_rows():
-    together, alone = Gumbels([5, 9, 7], 3, CPU), Gumbels([7], 3, CPU)
+def test_sampling_frequencies_in_a_large_vocabulary_follow_the_model():
+    """With tokens of the same and of other blocks of noise, and of the last, which is shorter."""
+    logits = torch.full((LARGE + 70,), -math.inf, dtype=torch.float64)
+    tokens = torch.tensor([0, 1, 127, 128, 3000, LARGE + 69])
+    logits[tokens] = PROBABILITIES.log()
+    for gumbels in (noise(3000, len(logits), seed=3), Gumbels(range(3000), len(logits), CPU).peek(1)[:, 0]):
+        ids = choose(logits.expand(3000, -1), Sampling(), gumbels)
+        found = torch.searchsorted(tokens, ids)
+        assert torch.equal(tokens[found], ids)
+        assert chi_square(found, PROBABILITIES) < CRITICAL
+
+
+def test_noise_in_a_large_vocabulary_is_independent():
+    exponentials = noise(200, LARGE + 70).neg().exp()  # (200, V)
+    assert exponentials.mean().item() == pytest.approx(1, abs=0.005)
+    assert exponentials.var().item() == pytest.approx(1, abs=0.02)
+    for first, second in ((0, 1), (5, 5 + 128), (4000, LARGE + 69)):
+        pair = torch.stack([exponentials[:, first], exponentials[:, second]])
+        assert abs(torch.corrcoef(pair)[0, 1].item()) < 0.25
+    blocks = exponentials[:, :LARGE].view(200, -1, 128)
+    assert (128 * blocks.amin(-1)).mean().item() == pytest.approx(1, abs=0.05)
+    assert blocks.argmin(-1).double().mean().item() == pytest.approx(63.5, abs=2)
+    assert torch.corrcoef(blocks[:, 0, :60].T).tril(-1).mean().abs().item() < 0.02
+
+
+@pytest.mark.parametrize("vocabulary", [3, LARGE])
+def test_the_noise_of_a_row_does_not_depend_on_other_rows(vocabulary):
+    together, alone = Gumbels([5, 9, 7], vocabulary, CPU), Gumbels([7], vocabulary, CPU)
     for step in range(200):
         if step == 100:
             together.keep([0, 2])
@@ -151,8 +178,9 @@ def test_the_noise_of_a_row_does_not_depend_on_other_rows():
         alone.consume([1])
 
 
-def test_rows_may_consume_noise_at_different_speeds():
-    rows, whole = Gumbels([1, 2], 4, CPU), Gumbels([1, 2], 4, CPU).peek(300)
+@pytest.mark.parametrize("vocabulary", [4, LARGE])
+def test_rows_may_consume_noise_at_different_speeds(vocabulary):
+    rows, whole = Gumbels([1, 2], vocabulary, CPU), Gumbels([1, 2], vocabulary, CPU).peek(300)
     for step in range(70):
         assert torch.equal(rows.peek(3)[0], whole[0, step : step + 3])
         assert torch.equal(rows.peek(3)[1], whole[1, 4 * step : 4 * step + 3])

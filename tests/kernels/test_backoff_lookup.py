@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -10,8 +10,11 @@ import torch
 
 from chainrule.data.corpus import Corpus
 from chainrule.decoding import GREEDY, Sampling, generate_tokens
+from chainrule.decoding.noise import LARGE
 from chainrule.evaluation.likelihood import score, surprisals
+from chainrule.kernels import keyed_noise
 from chainrule.kernels.caching import sources_of
+from chainrule.kernels.keyed_noise import gumbels_of
 from chainrule.kernels.step import torch_only
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.types import Batch, Sequences
@@ -34,16 +37,22 @@ def text(length: int, seed: int) -> np.ndarray:
     return np.minimum(random.geometric(0.15, length), VOCABULARY) - 1
 
 
-def trained(order: int) -> NGram:
-    model = NGram(NGramConfig(vocabulary=VOCABULARY, order=order))
-    model.observe(Sequences.full(torch.from_numpy(text(3000, 0))[None]))
+def frequent_and_rare(vocabulary: int) -> np.ndarray:
+    """Tokens of a large vocabulary, by Zipf's law."""
+    return (np.random.default_rng(0).zipf(1.3, 20_000) - 1) % vocabulary
+
+
+def trained(order: int, vocabulary: int = VOCABULARY) -> NGram:
+    model = NGram(NGramConfig(vocabulary=vocabulary, order=order))
+    ids = text(3000, 0) if vocabulary == VOCABULARY else frequent_and_rare(vocabulary)
+    model.observe(Sequences.full(torch.from_numpy(ids)[None]))
     model.estimate()
     return model.eval()
 
 
-def imported(order: int) -> NGram:
+def imported(order: int, vocabulary: int = VOCABULARY) -> NGram:
     """Tables as another tool may write them: a longer context may make its tokens less probable than a shorter one."""
-    model = trained(order)
+    model = trained(order, vocabulary)
     generator = torch.Generator().manual_seed(0)
     tables = [
         table._replace(
@@ -112,6 +121,24 @@ def test_generated_texts_are_those_of_torch(model: NGram, sampling: Sampling) ->
     found = generate_tokens(model, prompts, **options)  # type: ignore[arg-type]
     assert [one.ids for one in found] == [one.ids for one in expected]
     assert not any({2, 4} & set(one.ids) for one in found)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 3.0])
+@pytest.mark.parametrize("kind", [trained, imported], ids=["trained", "imported"])
+def test_sampling_from_a_large_vocabulary_is_that_of_torch(
+    kind: Callable[[int, int], NGram], temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = kind(3, LARGE + 70)
+    options = {"length": 60, "sampling": Sampling(temperature=temperature), "seeds": [1, 2, 3], "suppress": [2, 4]}
+    with torch_only():
+        expected = generate_tokens(model, [[1, 2, 3], [], [7, 5]], **options)  # type: ignore[arg-type]
+    drawn = []
+    monkeypatch.setattr(keyed_noise, "gumbels_of", lambda *of: drawn.append(of) or gumbels_of(*of))
+    found = generate_tokens(model, [[1, 2, 3], [], [7, 5]], **options)  # type: ignore[arg-type]
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    assert not any({2, 4} & set(one.ids) for one in found)
+    assert len({token for one in found for token in one.ids}) > 5
+    assert len(drawn) == 3, "after the first token of each row, the noise of most tokens is not computed"
 
 
 @pytest.mark.parametrize("known", [0, 1, 2, 6])

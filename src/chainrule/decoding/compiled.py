@@ -62,6 +62,12 @@ class CompiledGeneration:
             return None
         return CompiledGeneration(model, sampling, suppressed, end)
 
+    @property
+    def takes_keys(self) -> bool:
+        """Whether the model computes noise where it needs it, from the keys of positions: if nothing is filtered."""
+        _, top_k, top_p, min_p = self.rules
+        return isinstance(self.model, TokenGenerator) and top_k == 0 and top_p == 1.0 and min_p == 0.0
+
     def is_applicable(self, rows: int) -> bool:
         """Whether a batch of so many rows is continued by a program."""
         return step.is_applicable(self.model, torch.empty(rows, 1, dtype=torch.int64, device=self.model.device))

@@ -18,6 +18,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from chainrule.config import Settings
+from chainrule.decoding.noise import KeyedNoise, row_noise
 
 FORBIDDEN = -math.inf
 
@@ -135,60 +136,38 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-SMALLEST_EXPONENTIAL = 1e-300  # of 2^53 draws one is 0, whose logarithm is infinite
-
-
 class Gumbels:
     """A stream of Gumbel noise for each row from its own seed: one value −log E per token, with E exponential.
 
-    The noise is generated on the CPU by NumPy, in a quarter of the time that torch takes, many positions per call. The
-    values at position n of a row depend only on its seed and n, and not on how far ahead they are requested or on the
-    other rows.
+    The noise is generated on the CPU (see `noise`). The values at position n of a row depend only on its seed and n,
+    and not on how far ahead they are requested or on the other rows.
     """
 
-    POSITIONS, NUMBERS = 64, 1 << 14  # maximum per call and row, but at least one position
-
     def __init__(self, seeds: Sequence[int], vocabulary: int, device: torch.device) -> None:
-        self._generators = [np.random.default_rng(seed) for seed in seeds]
-        self._vocabulary = vocabulary
-        self._positions = max(1, min(self.POSITIONS, self.NUMBERS // vocabulary))
+        self._rows = [row_noise(seed, vocabulary) for seed in seeds]
         self._device = device
-        self._drawn = [torch.empty(0, vocabulary, dtype=accumulation_dtype(device), device=device) for _ in seeds]
-        self._used = [0] * len(seeds)  # number of consumed positions in each row of `_drawn`
 
     def peek(self, count: int) -> Tensor:
         """The noise (B, count, V) of the next positions of each row, without consuming it."""
-        for row, used in enumerate(self._used):
-            if (missing := used + count - len(self._drawn[row])) > 0:
-                self._draw(row, missing)
-        rows = [drawn[used : used + count] for drawn, used in zip(self._drawn, self._used, strict=True)]
-        return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+        rows = [row.peek(count) for row in self._rows]
+        found = rows[0][None] if len(rows) == 1 else torch.stack(rows)
+        return found.to(self._device, accumulation_dtype(self._device))
 
     def peek_array(self, row: int, count: int) -> npt.NDArray[np.float64]:
         """The noise (count, V) of one row as an array, on the CPU."""
-        used = self._used[row]
-        if (missing := used + count - len(self._drawn[row])) > 0:
-            self._draw(row, missing)
-            used = self._used[row]
-        drawn: npt.NDArray[np.float64] = self._drawn[row].numpy()
-        return drawn[used : used + count]
+        found: npt.NDArray[np.float64] = self._rows[row].peek(count).numpy()
+        return found
+
+    def peek_keys(self, count: int) -> npt.NDArray[np.float64] | None:
+        """The keys (B, count, 1) from which the noise of the next positions can be computed, if there are any."""
+        keys = [row.keys(count) for row in self._rows if isinstance(row, KeyedNoise)]
+        return np.stack(keys)[..., None] if len(keys) == len(self._rows) else None
 
     def consume(self, counts: Sequence[int]) -> None:
         """Advance each row by a number of positions."""
-        self._used = [used + count for used, count in zip(self._used, counts, strict=True)]
+        for row, count in zip(self._rows, counts, strict=True):
+            row.consume(count)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Continue with a subset of the rows."""
-        self._generators = [self._generators[row] for row in rows]
-        self._drawn = [self._drawn[row] for row in rows]
-        self._used = [self._used[row] for row in rows]
-
-    def _draw(self, row: int, count: int) -> None:
-        """Generate the noise of at least `count` more positions of a row and drop what it has consumed."""
-        more = [self._drawn[row][self._used[row] :]]
-        for _ in range(0, count, self._positions):
-            exponentials = self._generators[row].standard_exponential((self._positions, self._vocabulary))
-            noise = torch.from_numpy(exponentials).clamp_(min=SMALLEST_EXPONENTIAL).log_().neg_()
-            more.append(noise.to(self._device, accumulation_dtype(self._device)))
-        self._drawn[row] = torch.cat(more)
-        self._used[row] = 0
+        self._rows = [self._rows[row] for row in rows]

@@ -198,7 +198,8 @@ class TokenGenerator(ABC):
     ) -> tuple[Choices, State] | None:
         """Read a token (B,) in each row and choose the next, once for each position of the noise (B, S, V or 0).
 
-        The rules are those of `kernels.step.generate`. None where compiled code is not applicable.
+        The rules are those of `kernels.step.generate`. If they filter nothing, the noise may be keys (B, S, 1), from
+        which that of any token can be computed (`kernels.keyed_noise`). None where compiled code is not applicable.
         """
 
 

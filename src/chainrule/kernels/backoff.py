@@ -14,6 +14,7 @@ The nodes of a state are those of the last 1, 2, … tokens, −1 for unseen n-g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from chainrule.kernels.arithmetic import integers
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose
+from chainrule.kernels.keyed_noise import BLOCK, block_size, exponential_of, least_of, owner_of
 from chainrule.kernels.registers import vector
 
 Integers = npt.NDArray[np.int64]
@@ -203,6 +205,72 @@ def _likeliest_of_all(
 
 
 @compiled
+def _is_free(levels: Integers, base: int, nodes: Integers, level: int, token: int, excluded: Integers) -> bool:
+    """Whether a token is not excluded and was not observed in a longer context than that of a level."""
+    for other in excluded:
+        if token == other:
+            return False
+    for higher in range(level + 1, len(levels)):
+        if nodes[higher - 1] >= 0 and _find(levels, higher, nodes[higher - 1], token, base) >= 0:
+            return False
+    return True
+
+
+@compiled
+def _sample(
+    levels: Integers,
+    base: int,
+    scales: Doubles,
+    nodes: Integers,
+    key: float,
+    temperature: float,
+    excluded: Integers,
+    block_best: Doubles,
+    least: Doubles,
+    reach: Doubles,
+    like: Floats,
+) -> int:
+    """The token with the largest log P / temperature − log E, with E from the key of the position (`keyed_noise`).
+
+    The least E of a block bounds what its tokens can reach, and `block_best` has the largest log-probability of its
+    unigrams, so that E is computed for few tokens: those that may exceed the best one so far, longer contexts first.
+    """
+    vocabulary = base - 1
+    for block in range(len(block_best)):
+        least[block] = least_of(key, block, vocabulary)
+        reach[block] = -math.log(least[block])
+    best, highest, factor = -1, -np.inf, 0.0
+    for level in range(len(levels) - 1, 0, -1):
+        node = nodes[level - 1]
+        if node < 0:
+            continue
+        keys = integers(levels[level, KEYS], levels[level, SIZE])
+        corner = node * base
+        index = _first_child(levels, level, node, corner)
+        while index < len(keys) and keys[index] < corner + base:
+            token = keys[index] - corner
+            block = token // BLOCK
+            score = (_log_prob(levels, level, index, scales, like) + factor) / temperature
+            if score + reach[block] >= highest and _is_free(levels, base, nodes, level, token, excluded):
+                score -= math.log(exponential_of(key, token, least[block], owner_of(key, block, vocabulary)))
+                if score > highest or (score == highest and token < best):
+                    best, highest = token, score
+            index += 1
+        factor += _log_backoff(levels, level - 1, node, scales, like)
+    for block in range(len(block_best)):
+        if (block_best[block] + factor) / temperature + reach[block] < highest:
+            continue
+        owner = owner_of(key, block, vocabulary)
+        for token in range(block * BLOCK, block * BLOCK + block_size(block, vocabulary)):
+            score = (_log_prob(levels, 0, token, scales, like) + factor) / temperature
+            if score + reach[block] >= highest and _is_free(levels, base, nodes, 0, token, excluded):
+                score -= math.log(exponential_of(key, token, least[block], owner))
+                if score > highest or (score == highest and token < best):
+                    best, highest = token, score
+    return max(best, 0)
+
+
+@compiled
 def _fill(
     levels: Integers, base: int, scales: Doubles, nodes: Integers, factors: Doubles, result: Floats, like: Floats
 ) -> None:
@@ -304,13 +372,16 @@ def generate(
     rules: Doubles,
     suppressed: Integers,
     by_frequency: Integers,
+    block_best: Doubles,
     like: Floats,
 ) -> None:
     """Read a token (B,) in each row and choose the next, once for each position of `chosen` (B, S).
 
-    Without noise, (B, S, 0), the most probable one; else a sample by `rules` (see `choice`). The last is not read.
+    Without noise, (B, S, 0), the most probable one; else a sample by `rules` (see `choice`), or, if the noise is keys,
+    (B, S, 1), and there is `block_best`, by the temperature alone. The last is not read.
     """
     after, factors = np.empty(len(levels), np.int64), np.empty(len(levels))
+    least, reach = np.empty(len(block_best)), np.empty(len(block_best))
     stamps, logits = np.zeros(base, np.int64), np.empty(base - 1, np.float64)
     for row in range(len(tokens)):
         token = tokens[row]
@@ -319,6 +390,11 @@ def generate(
             nodes[row, :] = after
             if noise.shape[2] == 0:
                 token = _likeliest(levels, base, scales, after, by_frequency, suppressed, stamps, like)
+            elif len(block_best) > 0:
+                token = _sample(
+                    levels, base, scales, after, noise[row, position, 0], rules[0], suppressed, block_best, least,
+                    reach, like,
+                )  # fmt: skip
             else:
                 _fill(levels, base, scales, after, factors, logits, like)
                 token = choose(logits, noise[row, position], rules, suppressed)

@@ -107,6 +107,14 @@ class BackoffLookup:
         """The tokens, the most probable unigrams first; of several alike, the one with the lowest id."""
         return np.argsort(-self.log_probs[0], kind="stable")
 
+    @cached_property
+    def block_best(self) -> Doubles:
+        """The largest log-probability of the unigrams in each block of `kernels.keyed_noise`."""
+        from chainrule.kernels.keyed_noise import BLOCK
+
+        log_probs = self.log_probs[0][: self.base - 1]
+        return np.maximum.reduceat(log_probs, np.arange(0, len(log_probs), BLOCK))
+
     def score(self, ids: Integers, lengths: Integers, nodes: Integers, *, hits: bool) -> Scores:
         """The log-probabilities of the first tokens of each row (B, T), and whether they were the most probable."""
         from chainrule.kernels.backoff import score
@@ -143,16 +151,20 @@ class BackoffLookup:
     def generate(
         self, tokens: Integers, nodes: Integers, noise: Doubles, rules: Doubles, suppressed: Integers
     ) -> Choices:
-        """Read a token (B,) in each row and choose the next, once for each position of the noise (B, S, V or 0)."""
+        """Read a token (B,) in each row and choose the next, once for each position of the noise (B, S, V or 0).
+
+        Noise (B, S, 1) has the keys of `kernels.keyed_noise`, for rules without filters.
+        """
         from chainrule.kernels.backoff import generate
 
         rows, steps, width = noise.shape
         choices = Choices(np.empty((rows, steps), np.int64), np.empty((rows, steps)))
         levels = self.levels if width else self.levels_with_best
         wide = self._with_highest_order(nodes)
+        block_best = self.block_best if width == 1 < self.base - 1 else np.empty(0)
         self._call(
             generate, levels, self.base, self.scales, tokens, wide, *choices, noise, rules, suppressed,
-            self.by_frequency, self.like,
+            self.by_frequency, block_best, self.like,
         )  # fmt: skip
         nodes[:] = wide[:, :-1]
         return choices
