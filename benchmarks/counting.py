@@ -7,10 +7,12 @@
 The text is the lines of the given ones, repeated in a new random order each time until it has the size. It is encoded
 from scratch with each number of workers, tokenizer and validation split included, and counted, smoothed and scored with
 `--memory` by each number of workers; one process opens the run and scores a piece of text; each is measured by itself.
-CPU seconds are those of the process and its workers. Memory is the peak of what the process
-allocated (anonymous) and of all that was resident, with mapped parts of files, which the system can take back; that of
-workers is the resident memory of the largest. A text of at most --equal megabytes is also trained without a limit, and
-both models and their bits/byte are compared.
+CPU seconds are those of the process and its workers. `waited` is how long a process that was ready to run had no core,
+at most: other work on the machine, or more processes than cores. Memory is the peak of what the process and its workers
+allocated together (anonymous), and of all that was resident in the process, with mapped parts of files, which the
+system can take back. A text of at most --equal megabytes is also trained without a limit, and both models and their
+bits/byte are compared; a larger one is trained once, by the largest number of workers. What was measured so far is
+written to standard error.
 """
 
 from __future__ import annotations
@@ -53,21 +55,36 @@ def _open(path: Path) -> list[str]:
         return file.readlines()
 
 
-class PeakMemory(threading.Thread):
-    """Watches the memory of this process, in bytes."""
+class Watch(threading.Thread):
+    """Watches this process and its workers: their memory in bytes, and the seconds in which they waited for a core."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.anonymous = 0
+        self.waited: dict[int, float] = {}
 
     def run(self) -> None:
         while True:
-            self.anonymous = max(self.anonymous, _status("RssAnon"))
+            self.look()
             time.sleep(0.05)
 
+    def look(self) -> None:
+        anonymous = 0
+        for process in (os.getpid(), *_children()):
+            try:
+                anonymous += _status("RssAnon", process)
+                self.waited[process] = int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+            except (OSError, StopIteration):  # it has ended
+                continue
+        self.anonymous = max(self.anonymous, anonymous)
 
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+
+def _children() -> list[int]:
+    return [int(child) for file in Path("/proc/self/task").glob("*/children") for child in file.read_text().split()]
+
+
+def _status(name: str, process: int | str = "self") -> int:
+    lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
@@ -76,6 +93,7 @@ def in_process(work: str, **arguments: Any) -> dict[str, Any]:
     command = [sys.executable, __file__, "--work", work, "--arguments", json.dumps(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(work, {"workers": arguments.get("workers")} | found, file=sys.stderr, flush=True)
     return found
 
 
@@ -86,17 +104,20 @@ def do(work: str, arguments: dict[str, Any]) -> None:
     import chainrule.api  # noqa: F401
 
     torch.set_num_threads(1)
-    watch = PeakMemory()
+    watch = Watch()
+    watch.look()
     before = _status("RssAnon")
     watch.start()
+    waited = watch.waited[os.getpid()]
     cpu = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     began = time.perf_counter()
     found = WORKS[work](**arguments)
     seconds = time.perf_counter() - began
     used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) - cpu
-    largest = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    memory = {"anonymous": watch.anonymous, "resident": _status("VmHWM"), "imports": before, "worker": largest}
-    print(json.dumps({"seconds": seconds, "cpu": used, **memory, **found}))
+    watch.look()
+    watch.waited[os.getpid()] -= waited
+    memory = {"anonymous": watch.anonymous, "resident": _status("VmHWM"), "imports": before}
+    print(json.dumps({"seconds": seconds, "cpu": used, "waited": max(watch.waited.values()), **memory, **found}))
 
 
 def encode(text: str, tokenizer: str, workers: int) -> dict[str, Any]:
@@ -172,12 +193,13 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         shutil.rmtree(os.environ["CHAINRULE_CACHE"], ignore_errors=True)
         found["encode"][workers] = in_process("encode", **shared, workers=workers)
     found["train"] = {}
-    for workers in arguments.workers:
+    equal = arguments.megabytes <= arguments.equal
+    for workers in arguments.workers if equal else [max(arguments.workers)]:
         shutil.rmtree(folder / "run", ignore_errors=True)
         limits = {"memory": arguments.memory, "model": model, "workers": workers}
         found["train"][workers] = in_process("train", **shared, out=str(folder / "run"), **limits)
     found["open"] = in_process("open", out=str(folder / "run"))
-    if arguments.megabytes <= arguments.equal:
+    if equal:
         found["unlimited"] = in_process(
             "train", **shared, out=str(folder / "free"), memory=None, model=model, workers=1
         )
@@ -190,7 +212,7 @@ def show(found: dict[str, Any]) -> None:
     tokens = {(row["tokens"], row["begin"]) for row in encoded.values()}
     count = " or ".join(f"{count:,}" for count, _ in sorted(tokens))
     print(f"{size:,.0f} MB, {count} tokens, order {found['order']}, --memory {found['memory']}")
-    print(f"{'':18}{'seconds':>10}{'CPU':>9}{'MB/s':>8}{'allocated MB':>14}{'resident MB':>13}{'worker MB':>11}")
+    print(f"{'':18}{'seconds':>10}{'CPU':>9}{'waited':>9}{'MB/s':>8}{'allocated MB':>14}{'resident MB':>13}")
     rows = {
         f"{work}, {workers} worker{'s' * (workers > 1)}": row
         for work in ("encode", "train")
@@ -199,8 +221,9 @@ def show(found: dict[str, Any]) -> None:
     if (free := found.get("unlimited")) is not None:
         rows["without a limit"] = free
     for name, row in rows.items():
-        memory = f"{row['anonymous'] / 1e6:14,.0f}{row['resident'] / 1e6:13,.0f}{row['worker'] / 1e6:11,.0f}"
-        print(f"{name:18}{row['seconds']:10.1f}{row['cpu']:9.1f}{size / row['seconds']:8.1f}{memory}")
+        memory = f"{row['anonymous'] / 1e6:14,.0f}{row['resident'] / 1e6:13,.0f}"
+        times = f"{row['seconds']:10.1f}{row['cpu']:9.1f}{row['waited']:9.1f}"
+        print(f"{name:18}{times}{size / row['seconds']:8.1f}{memory}")
     for name, row in rows.items():
         print(f"{name}: " + ", ".join(f"{stage} until {end:.1f} s" for stage, end in row["ends"].items()))
     print(f"tokens with every number of workers: {'the same' if len(tokens) == 1 else 'DIFFERENT'}")

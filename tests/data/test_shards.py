@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -17,9 +18,10 @@ import numpy as np
 import pytest
 
 from chainrule.config import DataConfig
-from chainrule.data import shards, text, workers
+from chainrule.data import drift, shards, text, workers
 from chainrule.data.corpus import Corpus, Prepared, encode_file, prepare
 from chainrule.data.source import count
+from chainrule.data.splits import Span
 from chainrule.data.text import open_source
 from chainrule.errors import DataError
 from chainrule.tokenizers import load_tokenizer, train_tokenizer
@@ -75,6 +77,7 @@ def test_tokens_and_counts_are_those_of_the_whole_text(
     monkeypatch.setattr(text, "SHARD", 2000)
     assert len(open_source(config.train, config).shards()) > 10
     divided = prepare(config, tokenizer, cache=tmp_path / "divided")
+    assert divided.tokenizer.to_json() == whole.tokenizer.to_json()
     for one, other in zip(whole[1:4], divided[1:4], strict=True):
         same(one, other)
 
@@ -178,6 +181,59 @@ def test_a_killed_process_is_replaced_and_errors_are_those_of_the_work(tmp_path:
         with pytest.raises(DataError, match="nine is odd"):
             list(workers.results(end_once, [(mark, number) for number in (8, 9)]))
     assert Path(mark).exists()
+
+
+def test_processes_are_kept_until_the_block_ends():
+    with workers.local_workers(2):
+        first, second = ({pid for _, pid in workers.results(process_id, [(0.3,)] * 4)} for _ in range(2))
+        assert len(first) == 2
+        assert second == first
+    assert not any(Path(f"/proc/{pid}").exists() for pid in first)
+
+
+def process_id(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_tokenizers_that_count_are_trained_by_all_workers(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(text, "SHARD", 2000)
+    counted: list[str] = []
+    count_shard = shards._count_shard
+
+    def noted(spec: str, *rest: Any) -> Any:
+        counted.append(spec)
+        return count_shard(spec, *rest)
+
+    monkeypatch.setattr(shards, "_count_shard", noted)
+    for spec in ("words", "chars"):
+        prepare(DataConfig(train=str(folder), unit="stream", workers=1), spec, cache=tmp_path / "cache")
+        assert counted.count(spec) > 10
+
+
+@pytest.mark.parametrize("unit", ["stream", "documents"])
+def test_only_shards_in_which_a_tenth_begins_are_read_to_compare_tenths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: Any
+):
+    file = write_lines(tmp_path / "long.txt", 6, 5000)
+    source = open_source(str(file), DataConfig(train=str(file), unit=unit))
+    monkeypatch.setattr(drift, "SAMPLE", 500)
+    whole = drift.drift(source, cache=tmp_path / "whole")
+    monkeypatch.setattr(text, "SHARD", 1000)
+    count(source, cache=tmp_path / "cache")
+    opened: list[Span | None] = []
+    read_text = text.read_text
+
+    def noted(path: Path, chunk: int = text.CHUNK, span: Span | None = None) -> Any:
+        opened.append(span)
+        return read_text(path, chunk, span)
+
+    monkeypatch.setattr(text, "read_text", noted)
+    assert len(source.shards()) > 50
+    assert drift.drift(source, cache=tmp_path / "cache") == whole
+    assert len(opened) <= 20  # a tenth may begin at the end of a shard
 
 
 def test_a_text_without_characters_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from chainrule.data.token_files import TokenFile
+from chainrule.data.workers import local_workers
 from chainrule.memory import parse_size
-from chainrule.models.ngram import NGram
+from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.tasks import load
+from chainrule.training.counting import _count_parts
+from chainrule.training.progress import Reporter
 from tests.conftest import Command
 
 
@@ -50,6 +55,29 @@ def test_several_workers_count_the_same_model(
     one, other = (tmp_path / name / "model.safetensors" for name in ("free", "limited"))
     assert one.read_bytes() == other.read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"long.txt", "free", "limited"}
+
+
+@pytest.mark.parametrize("length", [9001, 9002, 17_999])
+def test_workers_count_parts_of_equal_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    np.zeros(length, np.uint8).tofile(tmp_path / "tokens.bin")
+    tokens = TokenFile.of(np.memmap(tmp_path / "tokens.bin", np.uint8, "r"), None)
+    assert tokens is not None
+    monkeypatch.setattr("chainrule.training.counting.PART", 9000)
+    sizes: list[int] = []
+
+    class Counted(NGram):
+        def count_jobs(self, text: TokenFile, size: int, share: float) -> list[Any]:
+            jobs = super().count_jobs(text, size, share)
+            sizes.extend(job.args[2] - job.args[1] for job in jobs)
+            return jobs
+
+    model = Counted(NGramConfig(vocabulary=2, order=2))
+    model.count_on_disk(tmp_path, 1 << 20)
+    with local_workers(2):
+        _count_parts(model, tokens, Reporter())
+    assert len(sizes) == 2
+    assert sum(sizes) == length
+    assert max(sizes) - min(sizes) <= 1
 
 
 def test_an_interrupted_count_leaves_nothing(

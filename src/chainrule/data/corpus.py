@@ -16,14 +16,14 @@ import numpy.typing as npt
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.drift import drift_warnings
-from chainrule.data.shards import description, encode
+from chainrule.data.shards import counted_tokenizer, description, encode
 from chainrule.data.source import TextSource, Unit, count, split, with_progress
 from chainrule.data.splits import TRAINING, Part, fractions_of
 from chainrule.data.text import file_identity, open_source
 from chainrule.data.token_files import Offsets, TextCounts, Tokens, encode_piece, read_tokens, token_type
 from chainrule.data.workers import local_workers
 from chainrule.errors import DataError
-from chainrule.tokenizers import load_tokenizer, train_tokenizer
+from chainrule.tokenizers import is_counted, load_tokenizer, train_tokenizer
 from chainrule.tokenizers.base import Tokenizer, well_formed
 
 if TYPE_CHECKING:  # types.py imports torch, which reading data does not need
@@ -268,7 +268,10 @@ def tokenizer_of(
         totals = (count(source, cache=cache) if part is None else part.size for source in sources)
         return with_progress(found, sources[0].unit, sum(totals), progress)
 
-    tokenizer = train_tokenizer(spec, pieces)
+    if is_counted(spec) and any(len(source.shards()) > 1 for source in sources):
+        tokenizer = counted_tokenizer(spec, sources, part, cache=cache or cache_root(), progress=progress)
+    else:
+        tokenizer = train_tokenizer(spec, pieces)
     with building(entry) as folder:
         tokenizer.save(folder / "tokenizer.json")
     return tokenizer

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
-from chainrule.data.source import TextSource, count
+from chainrule.data.source import TextSource, sizes
 from chainrule.data.splits import TRAINING, Part, Span
 
 TENTHS = 10
@@ -29,6 +30,8 @@ DISTANCE = 0.3  # total variation distance of their frequencies from which on a 
 LENGTH_RATIO = 1.5  # of the mean length of documents
 LONGEST_MEAN_WORD = 10  # characters; texts with longer ones have no white space between words
 WORD = re.compile(r"\w+|[^\w\s]")
+
+PlacedShard = tuple[TextSource, int, int]  # and where it begins and ends in the source, in characters or documents
 
 
 class Drift(NamedTuple):
@@ -74,7 +77,7 @@ def drift(source: TextSource, *, first: bool = False, cache: Path | None = None)
     entry = (cache or cache_root()) / fingerprint("drift", source.description(), first)
     known = find(entry, lambda folder: json.loads((folder / "drift.json").read_text(encoding="ascii")))
     if known is None:
-        samples = list(_samples(source, count(source, cache=cache)))
+        samples = _samples(source, cache or cache_root())
         known = [] if len(samples) < TENTHS else list(compare_tenths(samples, first=first))
         with building(entry) as folder:
             (folder / "drift.json").write_text(json.dumps(known), encoding="ascii")
@@ -113,29 +116,41 @@ def _bigrams(text: str) -> Iterator[str]:
     return map("".join, pairwise(text))
 
 
-def _samples(source: TextSource, size: int) -> Iterator[list[str]]:
-    """Yield the first documents or lines of each tenth of a source, in one pass."""
-    if size < TENTHS:
-        return
-    edges = [size * number // TENTHS for number in range(TENTHS + 1)]
-    stream = source.unit == "stream"
-    part = Part(tuple(Span(a, min(b, a + SAMPLE)) if stream else Span(a, b) for a, b in pairwise(edges)))
-    if not stream:
-        yield from _first_documents(source.pieces(part), part)
-        return
-    waiting = "".join(source.pieces(part))
-    for span in part.spans:
-        text, waiting = waiting[: span.end - span.start], waiting[span.end - span.start :]
-        yield text.split("\n")
+def _samples(source: TextSource, cache: Path) -> list[list[str]]:
+    """The first documents or lines of each tenth; of a large source, only shards in which a tenth begins are read."""
+    shards = source.shards()
+    ends = list(accumulate(sizes(shards, cache=cache)))
+    if ends[-1] < TENTHS:
+        return []
+    edges = [ends[-1] * number // TENTHS for number in range(TENTHS + 1)]
+    placed = list(zip(shards, [0, *ends], ends, strict=False))
+    return _first_lines(placed, edges) if source.unit == "stream" else _first_documents(placed, edges)
 
 
-def _first_documents(documents: Iterable[str], part: Part) -> Iterator[list[str]]:
-    remaining = iter(documents)
-    for start, end in part.spans:
-        sample, characters = [], 0
-        for _ in range(start, end):
-            text = next(remaining)
-            if characters < SAMPLE:
-                sample.append(text)
-                characters += len(text)
-        yield sample
+def _first_lines(shards: Iterable[PlacedShard], edges: Sequence[int]) -> list[list[str]]:
+    part = Part(tuple(Span(start, min(end, start + SAMPLE)) for start, end in pairwise(edges)))
+    text = "".join(
+        piece
+        for shard, begin, end in shards
+        if (here := part.within(begin, end)).size
+        for piece in shard.any_pieces(here)
+    )
+    ends = [0, *accumulate(span.end - span.start for span in part.spans)]
+    return [text[start:end].split("\n") for start, end in pairwise(ends)]
+
+
+def _first_documents(shards: Iterable[PlacedShard], edges: Sequence[int]) -> list[list[str]]:
+    samples: list[list[str]] = [[] for _ in range(TENTHS)]
+    characters = [0] * TENTHS
+    for shard, begin, end in shards:
+        first, last = (bisect_right(edges, index) - 1 for index in (begin, end - 1))
+        if min(characters[first : last + 1], default=SAMPLE) >= SAMPLE:
+            continue
+        for index, text in enumerate(shard.any_pieces(), start=begin):
+            tenth = bisect_right(edges, index) - 1
+            if characters[tenth] < SAMPLE:
+                samples[tenth].append(text)
+                characters[tenth] += len(text)
+            elif tenth == last:
+                break
+    return samples

@@ -8,6 +8,7 @@ encoded again. When all are there, they are joined and deleted.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -19,6 +20,7 @@ from chainrule.data.splits import Part
 from chainrule.data.token_files import TokenFiles, join_tokens, read_tokens, token_type, write_tokens
 from chainrule.data.workers import results
 from chainrule.errors import DataError
+from chainrule.tokenizers import count_for_tokenizer, tokenizer_from_counts
 from chainrule.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
@@ -66,16 +68,25 @@ def encode(
 
 def _divided(sources: Sequence[TextSource], tokenizer: Tokenizer, part: Part | None, cache: Path) -> list[Shard]:
     """The shards of a part that have text in it."""
-    found = []
+    tokens = description(tokenizer)
+    return [
+        Shard(source, chosen, size, cache / fingerprint("tokens", source.description(), chosen, tokens))
+        for source, chosen, size in divided(sources, part, cache=cache)
+    ]
+
+
+def divided(
+    sources: Sequence[TextSource], part: Part | None, *, cache: Path
+) -> list[tuple[TextSource, Part | None, int]]:
+    """The shards that have text in a part, which part of each, none if it is all, and its size."""
+    found: list[tuple[TextSource, Part | None, int]] = []
     counted = sizes(sources, cache=cache)
     for source, size, end in zip(sources, counted, accumulate(counted), strict=True):
         chosen = None if part is None else part.within(end - size, end)
         if chosen is not None and chosen.size == size:
             chosen = None
-        taken = size if chosen is None else chosen.size
-        if taken:
-            name = fingerprint("tokens", source.description(), chosen, description(tokenizer))
-            found.append(Shard(source, chosen, taken, cache / name))
+        if taken := size if chosen is None else chosen.size:
+            found.append((source, chosen, taken))
     return found
 
 
@@ -103,3 +114,22 @@ def _found(entry: Path) -> TokenFiles:
 def description(tokenizer: Tokenizer) -> tuple[object, ...]:
     """Plain values that determine the ids of a text."""
     return (tokenizer.kind, tokenizer.to_json())
+
+
+def counted_tokenizer(
+    spec: str, sources: Sequence[TextSource], part: Part | None, *, cache: Path, progress: Progress | None = None
+) -> Tokenizer:
+    """Train a tokenizer on the same part of every source, by counting their shards; see `tokenizers.is_counted`."""
+    shards = [shard for source in sources for shard in divided(source.shards(), part, cache=cache)]
+    total, done = sum(size for *_, size in shards), 0
+    counts: Counter[str] = Counter()
+    for index, found in results(_count_shard, [(spec, source, chosen) for source, chosen, _ in shards]):
+        counts.update(found)
+        done += shards[index][2]
+        if progress is not None:
+            progress(done, total)
+    return tokenizer_from_counts(spec, counts)
+
+
+def _count_shard(spec: str, source: TextSource, part: Part | None) -> Counter[str]:
+    return count_for_tokenizer(spec, source.pieces(part))

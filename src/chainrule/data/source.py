@@ -134,20 +134,20 @@ def cut(chunks: Iterable[str], size: int = PIECE, longest: int = LONGEST_LINE) -
     no such position, the cut is at the last newline, or anywhere if there is none.
     """
     buffered: list[str] = []
-    length = searched = 0  # `searched` characters are followed by no line start
+    length = line_start = newline = 0  # the last positions in the buffer after a newline, with and without such a line
     for chunk in _at_most(size, chunks):
+        window = buffered[-1][-1] + chunk if length else chunk
+        begin = length + len(chunk) - len(window)
+        line_start = begin + found if (found := _last_line_start(window)) else line_start
+        newline = begin + found if (found := window.rfind("\n") + 1) else newline
         buffered.append(chunk)
         length += len(chunk)
-        if length < size:
+        if length < size or not (end := line_start or (length >= longest and (newline or length))):
             continue
         text = "".join(buffered)
-        end = _last_line_start(text, searched)
-        if end == 0 and length >= longest:
-            end = text.rfind("\n") + 1 or length
-        if end:
-            yield text[:end]
-        buffered, length = [text[end:]], length - end
-        searched = max(0, length - 1)
+        yield text[:end]
+        buffered, length = ([text[end:]], length - end) if end < length else ([], 0)
+        line_start, newline = 0, max(0, newline - end)
     if length:
         yield "".join(buffered)
 
@@ -158,9 +158,9 @@ def _at_most(size: int, chunks: Iterable[str]) -> Iterator[str]:
             yield chunk[start : start + size]
 
 
-def _last_line_start(text: str, begin: int) -> int:
+def _last_line_start(text: str) -> int:
     newline = len(text) - 1  # the character after a final newline is not known
-    while (newline := text.rfind("\n", begin, newline)) >= 0:
+    while (newline := text.rfind("\n", 0, newline)) >= 0:
         if not text[newline + 1].isspace():
             return newline + 1
     return 0

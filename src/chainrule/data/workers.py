@@ -25,7 +25,20 @@ Result = TypeVar("Result")
 TRIES = 4  # of work whose worker is lost
 
 _executor: ContextVar[Executor | None] = ContextVar("executor", default=None)
-_count: ContextVar[int | None] = ContextVar("count", default=None)
+_local: ContextVar[_LocalBlock | None] = ContextVar("local", default=None)
+
+
+class _LocalBlock:
+    """The processes of a block of `local_workers`, started when there is work for several of them."""
+
+    def __init__(self, count: int | None, stack: contextlib.ExitStack) -> None:
+        self.count, self._stack = count, stack
+        self._processes: LocalWorkers | None = None
+
+    def processes(self) -> LocalWorkers:
+        if self._processes is None:
+            self._processes = self._stack.enter_context(LocalWorkers(self.count or _cores()))
+        return self._processes
 
 
 @contextlib.contextmanager
@@ -40,12 +53,16 @@ def working_on(executor: Executor | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def local_workers(count: int | None) -> Iterator[None]:
-    """Do the work of this block by so many processes of this machine, by default one per core."""
-    token = _count.set(count)
-    try:
-        yield
-    finally:
-        _count.reset(token)
+    """Do the work of this block by so many processes of this machine, by default one per core.
+
+    They are kept until the block ends: starting one, and loading compiled code, takes a second of its core.
+    """
+    with contextlib.ExitStack() as stack:
+        token = _local.set(_LocalBlock(count, stack))
+        try:
+            yield
+        finally:
+            _local.reset(token)
 
 
 def on_executor() -> bool:
@@ -55,8 +72,10 @@ def on_executor() -> bool:
 
 def worker_count() -> int:
     """How many workers there are."""
-    given = _executor.get()
-    return _count.get() or _cores() if given is None else parallel_jobs(given)
+    given, local = _executor.get(), _local.get()
+    if given is not None:
+        return parallel_jobs(given)
+    return (None if local is None else local.count) or _cores()
 
 
 def parallel_jobs(executor: Executor) -> int:
@@ -75,12 +94,14 @@ def _cores() -> int:
 
 def results(function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Result]]:
     """Call a function with each of several arguments; yield the results as they are ready, with their index."""
-    given = _executor.get()
+    given, local = _executor.get(), _local.get()
     count = min(worker_count(), len(arguments))
     if given is not None:
         yield from _completed(given, function, arguments)
     elif count <= 1:
         yield from ((index, function(*one)) for index, one in enumerate(arguments))
+    elif local is not None:
+        yield from _completed(local.processes(), function, arguments)
     else:
         with LocalWorkers(count) as executor:
             yield from _completed(executor, function, arguments)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from chainrule.errors import TokenizerError, nearest
-from chainrule.tokenizers.base import Ids, Texts, Tokenizer, read_json, well_formed
+from chainrule.tokenizers.base import CountedTokenizer, Ids, Texts, Tokenizer, read_json, well_formed
 from chainrule.tokenizers.bytes import Bytes
 from chainrule.tokenizers.chars import Chars
 from chainrule.tokenizers.huggingface import HuggingFace
@@ -14,7 +16,17 @@ from chainrule.tokenizers.sentencepiece import SentencePiece
 from chainrule.tokenizers.subword import BPE, Unigram
 from chainrule.tokenizers.words import Words
 
-__all__ = ["TOKENIZERS", "Ids", "Texts", "Tokenizer", "load_tokenizer", "train_tokenizer"]
+__all__ = [
+    "TOKENIZERS",
+    "Ids",
+    "Texts",
+    "Tokenizer",
+    "count_for_tokenizer",
+    "is_counted",
+    "load_tokenizer",
+    "tokenizer_from_counts",
+    "train_tokenizer",
+]
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     "chars": Chars,
@@ -34,10 +46,34 @@ def train_tokenizer(spec: str, texts: Texts) -> Tokenizer:
     `texts()` returns the training text in pieces and may be called several times. The text may have any length, since
     no kind keeps more than its vocabulary or a sample of it in memory.
     """
+    kind, argument = _parsed(spec)
+    return kind.train(argument, lambda: map(well_formed, texts()))
+
+
+def is_counted(spec: str) -> bool:
+    """Whether the tokenizer of a spec can be trained on counts of parts of a text."""
+    return issubclass(_parsed(spec)[0], CountedTokenizer)
+
+
+def count_for_tokenizer(spec: str, texts: Iterable[str]) -> Counter[str]:
+    """Count a part of the text that a tokenizer is trained on; the counts of all parts are added."""
+    kind, argument = _parsed(spec)
+    assert issubclass(kind, CountedTokenizer)
+    return kind.count(argument, map(well_formed, texts))
+
+
+def tokenizer_from_counts(spec: str, counts: Counter[str]) -> Tokenizer:
+    """The tokenizer that `train_tokenizer` gives for a text with these counts."""
+    kind, argument = _parsed(spec)
+    assert issubclass(kind, CountedTokenizer)
+    return kind.from_counts(argument, counts)
+
+
+def _parsed(spec: str) -> tuple[type[Tokenizer], str | None]:
     kind, colon, argument = spec.partition(":")
     if kind not in TOKENIZERS:
         raise TokenizerError(f"unknown tokenizer {kind!r}; {nearest(kind, TOKENIZERS)}")
-    return TOKENIZERS[kind].train(argument if colon else None, lambda: map(well_formed, texts()))
+    return TOKENIZERS[kind], argument if colon else None
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:

@@ -11,6 +11,7 @@ import codecs
 import json
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -133,6 +134,20 @@ class Tokenizer(ABC):
         """Return what `save` writes."""
         data = {"format": FORMAT, "kind": self.kind, **self.to_json()}
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+class CountedTokenizer(Tokenizer):
+    """A tokenizer that is trained by counting: parts of a text can be counted independently, and their counts added."""
+
+    @classmethod
+    @abstractmethod
+    def count(cls, argument: str | None, texts: Iterable[str]) -> Counter[str]:
+        """Count a part of the training text; `argument` is that of `train`."""
+
+    @classmethod
+    @abstractmethod
+    def from_counts(cls, argument: str | None, counts: Counter[str]) -> Self:
+        """The tokenizer of a text with these counts."""
 
 
 class StringTokenizer(Tokenizer):

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from chainrule.tokenizers.base import REPLACEMENT, Ids, StringTokenizer, Texts, refuse_argument, require_text
+from chainrule.tokenizers.base import (
+    REPLACEMENT,
+    CountedTokenizer,
+    Ids,
+    StringTokenizer,
+    Texts,
+    refuse_argument,
+    require_text,
+)
 
 CODE_POINTS = 0x110000  # in Unicode
 
 
-class Chars(StringTokenizer):
+class Chars(StringTokenizer, CountedTokenizer):
     """`<eos>`, `<unk>`, then the known characters in the order of their code points."""
 
     kind: ClassVar[str] = "chars"
@@ -29,7 +39,17 @@ class Chars(StringTokenizer):
     def train(cls, argument: str | None, texts: Texts) -> Self:
         refuse_argument(cls.kind, argument)
         require_text(cls.kind, texts)
-        return cls(alphabet(texts))
+        return cls(alphabet(texts()))
+
+    @classmethod
+    def count(cls, argument: str | None, texts: Iterable[str]) -> Counter[str]:
+        """Every character counts once: only the set of characters matters."""
+        refuse_argument(cls.kind, argument)
+        return Counter(alphabet(texts))
+
+    @classmethod
+    def from_counts(cls, argument: str | None, counts: Counter[str]) -> Self:
+        return cls("".join(sorted(counts)))
 
     @property
     def note(self) -> str:
@@ -52,9 +72,9 @@ def code_points(text: str) -> npt.NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
-def alphabet(texts: Texts) -> str:
+def alphabet(texts: Iterable[str]) -> str:
     """Return every character of the texts once, sorted; the memory does not depend on the length of the texts."""
     seen = np.zeros(CODE_POINTS, dtype=np.bool_)
-    for text in texts():
+    for text in texts:
         seen[code_points(text)] = True
     return "".join(map(chr, np.flatnonzero(seen)))

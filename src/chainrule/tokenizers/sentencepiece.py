@@ -156,7 +156,7 @@ def _train_unigram(size: int, texts: Texts) -> bytes:
 
 def _train_characters(texts: Texts) -> bytes:
     """Only the set of characters matters, so each is given once: memory does not depend on the text."""
-    characters = _BETWEEN_SENTENCES.sub("", alphabet(texts).replace(SPACE, " "))
+    characters = _BETWEEN_SENTENCES.sub("", alphabet(texts()).replace(SPACE, " "))
     size = 2 + len(WHITE) + len(characters)
     options = _OURS | {"model_type": "char", "vocab_size": size, "character_coverage": 1.0}
     return train_model("sentencepiece:char", iter(characters), options)

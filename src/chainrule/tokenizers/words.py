@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from chainrule.errors import TokenizerError
-from chainrule.tokenizers.base import REPLACEMENT, Ids, StringTokenizer, Texts, parse_size, require_text, well_formed
+from chainrule.tokenizers.base import (
+    REPLACEMENT,
+    CountedTokenizer,
+    Ids,
+    StringTokenizer,
+    Texts,
+    parse_size,
+    require_text,
+    well_formed,
+)
 
 if TYPE_CHECKING:
     from chainrule.tokenizers.compiled_words import WordIds
@@ -35,7 +44,7 @@ class Spacing(NamedTuple):
     after: frozenset[str]
 
 
-class Words(StringTokenizer):
+class Words(StringTokenizer, CountedTokenizer):
     """`<eos>`, `<unk>`, then words from the most to the least frequent; a line end is a word of its own.
 
     With a `spacing`, punctuation is split from words.
@@ -53,15 +62,24 @@ class Words(StringTokenizer):
 
     @classmethod
     def train(cls, argument: str | None, texts: Texts) -> Self:
-        options = _options(argument)
+        _options(argument)
         require_text(cls.kind, texts)
-        counts = _counted(texts(), lower=options.lower)
+        return cls.from_counts(argument, cls.count(argument, texts()))
+
+    @classmethod
+    def count(cls, argument: str | None, texts: Iterable[str]) -> Counter[str]:
+        """Count what is between white space."""
+        return _counted(texts, lower=_options(argument).lower)
+
+    @classmethod
+    def from_counts(cls, argument: str | None, counts: Counter[str]) -> Self:
+        options = _options(argument)
         spacing = None
         if _is_raw(counts) if options.punctuation is None else options.punctuation:
             spacing = _usual_spacing(counts)
             counts = _split_counts(counts)
-        del counts[UNKNOWN]
         frequent = Counter({word: count for word, count in counts.items() if count >= options.least})
+        del frequent[UNKNOWN]
         if counts and not frequent:
             raise TokenizerError(f"no word of the text occurs {options.least} times; lower min, or give more text")
         words = by_frequency(frequent, None if options.size is None else options.size - 2)

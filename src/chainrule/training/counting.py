@@ -24,7 +24,7 @@ from chainrule.training.progress import Reporter
 from chainrule.types import Sequences, State
 
 TOKENS_AT_ONCE = 1 << 22
-PART = 1 << 26  # tokens that a worker counts
+PART = 1 << 26  # tokens that a worker counts at most
 DOCUMENTS_AT_ONCE = 4096
 ESTIMATING_BYTES = 44  # per event, measured, in addition to its count
 
@@ -75,7 +75,8 @@ def _count_parts(model: DiskCounts, text: TokenFile, reporter: Reporter) -> None
         model.add_counts(job(lambda share: reporter.update(share, {})))
         return
     share = 1.0 if on_executor() else 1 / workers  # other machines have memory of their own
-    jobs = model.count_jobs(text, PART, share)
+    number = workers * math.ceil(text.length / (workers * PART))  # none waits for a last part that is longer
+    jobs = model.count_jobs(text, math.ceil(text.length / number), share)
     for number, (_, counts) in enumerate(results(_counted, [(job,) for job in jobs]), start=1):
         model.add_counts(counts)
         reporter.update(number / len(jobs), {})
