@@ -16,7 +16,7 @@ import numpy.typing as npt
 from chainrule.config import DataConfig
 from chainrule.data.cache import building, cache_root, find, fingerprint
 from chainrule.data.drift import drift_warnings
-from chainrule.data.shards import counted_tokenizer, description, encode
+from chainrule.data.shards import TOKENS, counted_tokenizer, description, encode
 from chainrule.data.source import TextSource, Unit, count, split, with_progress
 from chainrule.data.splits import TRAINING, Part, fractions_of
 from chainrule.data.text import file_identity, open_source
@@ -107,7 +107,7 @@ class Corpus:
         A large text is encoded in shards, by several workers; see `shards.encode`.
         """
         root = cache or cache_root()
-        name = fingerprint("tokens", source.description(), part, description(tokenizer))
+        name = fingerprint(TOKENS, source.description(), part, description(tokenizer))
         entry = root / name
         if (files := find(entry, read_tokens)) is None:
             files = encode(source, tokenizer, part, entry, progress=progress)

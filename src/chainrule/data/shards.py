@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from chainrule.data.cache import building, find, fingerprint
 from chainrule.data.source import TextSource, count, sizes, with_progress
 from chainrule.data.splits import Part
-from chainrule.data.token_files import TokenFiles, join_tokens, read_tokens, token_type, write_tokens
+from chainrule.data.token_files import TokenFiles, join_tokens, read_tokens, write_tokens
 from chainrule.data.workers import results
 from chainrule.errors import DataError
 from chainrule.tokenizers import count_for_tokenizer, tokenizer_from_counts
@@ -25,6 +25,8 @@ from chainrule.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
     from chainrule.types import Progress
+
+TOKENS = "tokens 2"  # of entries of the cache; 2: as if a text was encoded as a whole
 
 
 class Shard(NamedTuple):
@@ -60,7 +62,7 @@ def encode(
             progress(done, total)
     with building(entry) as folder:
         parts = [_found(shard.entry) for shard in shards]
-        join_tokens(folder, parts, token_type(tokenizer.vocabulary), source.unit)
+        join_tokens(folder, parts, tokenizer, source.unit)
     for shard in shards:
         shutil.rmtree(shard.entry, ignore_errors=True)
     return _found(entry)
@@ -70,7 +72,7 @@ def _divided(sources: Sequence[TextSource], tokenizer: Tokenizer, part: Part | N
     """The shards of a part that have text in it."""
     tokens = description(tokenizer)
     return [
-        Shard(source, chosen, size, cache / fingerprint("tokens", source.description(), chosen, tokens))
+        Shard(source, chosen, size, cache / fingerprint(TOKENS, source.description(), chosen, tokens))
         for source, chosen, size in divided(sources, part, cache=cache)
     ]
 

@@ -13,6 +13,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from chainrule.data.seams import CONTEXT, SeamedTokens
 from chainrule.data.source import Unit
 from chainrule.tokenizers.base import Tokenizer
 
@@ -76,14 +77,36 @@ def encode_piece(piece: str, tokenizer: Tokenizer, unit: Unit, counts: TextCount
 
 def write_tokens(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer, unit: Unit) -> None:
     """Encode pieces of a text, which may be larger than memory."""
+    if unit == "stream":
+        _write_stream(folder, pieces, tokenizer)
+    else:
+        _write_documents(folder, pieces, tokenizer)
+
+
+def _write_stream(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer) -> None:
+    counts = TextCounts()
+    kind = np.dtype(token_type(tokenizer.vocabulary))
+    start = end = ""
+    with (folder / "tokens.bin").open("wb") as file:
+        tokens = SeamedTokens(file, kind, tokenizer)
+        for piece in pieces:
+            tokens.add(encode_piece(piece, tokenizer, "stream", counts), piece[:CONTEXT], piece[-CONTEXT:])
+            start = start if len(start) == CONTEXT else (start + piece[:CONTEXT])[:CONTEXT]
+            end = (end + piece[-CONTEXT:])[-CONTEXT:]
+        tokens.finish()
+    counts.unknown += tokens.unknown
+    _write_meta(folder, kind, tokens.length, "stream", counts, Edges(start, end))
+
+
+def _write_documents(folder: Path, documents: Iterable[str], tokenizer: Tokenizer) -> None:
     counts = TextCounts()
     kind = np.dtype(token_type(tokenizer.vocabulary))
     with (folder / "tokens.bin").open("wb") as tokens, (folder / "offsets.bin").open("wb") as offsets:
         buffered: list[npt.NDArray[np.int32]] = []
         end, written = 0, 0
         ends = [0]
-        for piece in pieces:
-            ids = encode_piece(piece, tokenizer, unit, counts)
+        for document in documents:
+            ids = encode_piece(document, tokenizer, "documents", counts)
             buffered.append(ids)
             end += len(ids)
             ends.append(end)
@@ -93,29 +116,47 @@ def write_tokens(folder: Path, pieces: Iterable[str], tokenizer: Tokenizer, unit
                 buffered, ends, written = [], [], end
         _append(tokens, np.concatenate([*buffered, np.zeros(0, np.int32)]), kind)
         _append(offsets, np.array(ends, np.int64), np.dtype(np.int64))
-    _finish(folder, kind, end, unit, counts)
+    _write_meta(folder, kind, end, "documents", counts)
 
 
-def join_tokens(folder: Path, parts: Sequence[TokenFiles], kind: npt.DTypeLike, unit: Unit) -> None:
+def join_tokens(folder: Path, parts: Sequence[TokenFiles], tokenizer: Tokenizer, unit: Unit) -> None:
     """Write the parts of a text one after the other."""
-    counts, end = TextCounts(), 0
-    with (folder / "tokens.bin").open("wb") as tokens, (folder / "offsets.bin").open("wb") as offsets:
-        _append(offsets, np.zeros(1, np.int64), np.dtype(np.int64))
-        for part in parts:
-            for begin in range(0, len(part.tokens), BUFFER):
-                tokens.write(part.tokens[begin : begin + BUFFER].data)
-            if part.offsets is not None:
-                _append(offsets, part.offsets[1:] + end, np.dtype(np.int64))
-            end += len(part.tokens)
-            for name, count in asdict(part.counts).items():
-                setattr(counts, name, getattr(counts, name) + count)
-    _finish(folder, np.dtype(kind), end, unit, counts)
+    counts = TextCounts()
+    kind = np.dtype(token_type(tokenizer.vocabulary))
+    for part in parts:
+        for name, count in asdict(part.counts).items():
+            setattr(counts, name, getattr(counts, name) + count)
+    with (folder / "tokens.bin").open("wb") as file:
+        if unit == "stream":
+            tokens = SeamedTokens(file, kind, tokenizer)
+            for part in parts:
+                tokens.add(part.tokens, *part.edges)
+            tokens.finish()
+            length = tokens.length
+            counts.unknown += tokens.unknown
+        else:
+            length = 0
+            with (folder / "offsets.bin").open("wb") as offsets:
+                _append(offsets, np.zeros(1, np.int64), np.dtype(np.int64))
+                for part in parts:
+                    file.write(part.tokens.data)
+                    assert part.offsets is not None
+                    _append(offsets, part.offsets[1:] + length, np.dtype(np.int64))
+                    length += len(part.tokens)
+    _write_meta(folder, kind, length, unit, counts)
 
 
-def _finish(folder: Path, kind: np.dtype[Any], tokens: int, unit: Unit, counts: TextCounts) -> None:
-    if unit == "stream":
-        (folder / "offsets.bin").unlink()
-    meta = {"type": kind.name, "tokens": tokens, "unit": unit, **asdict(counts)}
+class Edges(NamedTuple):
+    """The first and the last characters of a stream, for the text that another part of it adjoins."""
+
+    start: str = ""
+    end: str = ""
+
+
+def _write_meta(
+    folder: Path, kind: np.dtype[Any], tokens: int, unit: Unit, counts: TextCounts, edges: Edges | None = None
+) -> None:
+    meta = {"type": kind.name, "tokens": tokens, "unit": unit, **asdict(counts), "edges": edges or Edges()}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
@@ -129,17 +170,19 @@ class TokenFiles(NamedTuple):
     tokens: Tokens
     offsets: Offsets | None
     counts: TextCounts
+    edges: Edges
 
 
 def read_tokens(folder: Path) -> TokenFiles:
     """Map what `write_tokens` has written; ValueError if it is truncated."""
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     unit, kind, count = meta.pop("unit"), np.dtype(meta.pop("type")), meta.pop("tokens")
+    edges = Edges(*meta.pop("edges"))
     tokens: Tokens = np.memmap(folder / "tokens.bin", dtype=kind, mode="r") if count else np.zeros(0, kind)
     offsets = None if unit == "stream" else np.memmap(folder / "offsets.bin", dtype=np.int64, mode="r")
     if len(tokens) != count or (offsets is not None and offsets[-1] != count):
         raise ValueError("truncated")
-    return TokenFiles(tokens, offsets, TextCounts(**meta))
+    return TokenFiles(tokens, offsets, TextCounts(**meta), edges)
 
 
 @dataclass(frozen=True, kw_only=True)

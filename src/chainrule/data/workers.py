@@ -158,9 +158,10 @@ class LocalWorkers(ThreadPoolExecutor):
             process.communicate()
 
     def _in_process(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+        request = pickle.dumps((function, arguments))  # before anything is sent, since it may fail
         process = getattr(self._thread, "process", None) or self._start()
         try:
-            pickle.dump((function, arguments), process.stdin)
+            process.stdin.write(request)
             process.stdin.flush()
             result, error = pickle.load(process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as problem:
