@@ -196,6 +196,25 @@ def process_id(seconds: float) -> int:
     return os.getpid()
 
 
+held: list[int] = []
+
+
+def number_held(number: int) -> int:
+    """Keep a number in a variable of the module for a while, as models keep caches."""
+    held[:] = [number]
+    time.sleep(0.1)
+    return held[0]
+
+
+def test_work_in_threads_of_an_executor_shares_no_variables():
+    with ThreadPoolExecutor(4) as executor, workers.working_on(executor):
+        found = dict(workers.results(number_held, [(number,) for number in range(12)]))
+        assert found == {number: number for number in range(12)}
+        pids = {pid for _, pid in workers.results(process_id, [(0.3,)] * 8)}
+    assert len(pids) == 4
+    assert os.getpid() not in pids
+
+
 def test_tokenizers_that_count_are_trained_by_all_workers(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,27 @@ def test_a_score_that_is_divided_is_the_same(
         )
     lines = [json.loads(line) for line in (run.path / "scores.jsonl").read_text().splitlines()]
     assert [line["data"] for line in lines].count(str(text)) == 4  # once by each
+
+
+@pytest.mark.parametrize(("family", "settings"), [("ngram", {"order": 4}), ("gpt", TINY)])
+def test_a_score_by_workers_with_several_threads_is_the_same(
+    family: str, settings: dict[str, Any], text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"model": settings, "train": {"steps": 2} if family != "ngram" else {}}
+    run = chainrule.train(family, data=str(text), out=tmp_path / "run", settings=values, progress=False)
+    with ThreadPoolExecutor(2) as threads:
+        assert scored(run, str(text), threads) == scored(run, str(text), None)
+
+
+@pytest.mark.slow
+def test_workers_of_dask_with_several_threads_do_the_same(text: Path, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    run = chainrule.train(
+        "gpt", data=str(text), out=tmp_path / "run", settings={"model": TINY}, steps=2, progress=False
+    )
+    cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=3, dashboard_address=None)
+    with cluster, distributed.Client(cluster) as client, client.get_executor(pure=False) as executor:
+        assert scored(run, str(text), executor) == scored(run, str(text), None)
 
 
 def test_what_is_not_divided_is_refused(chainrule: Command, text: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 Local workers are processes of their own (`python -m chainrule.data.workers`), which import neither torch nor the script
 of the user. What is sent and received goes through pipes. If a worker is lost, its work is done again by another.
+Workers of an executor may have several threads; each thread that is not alone has such a process for its work.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def results(function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]
     given, local = _executor.get(), _local.get()
     count = min(worker_count(), len(arguments))
     if given is not None:
-        yield from _completed(given, function, arguments)
+        yield from _completed(given, isolated, [(function, *one) for one in arguments])
     elif count <= 1:
         yield from ((index, function(*one)) for index, one in enumerate(arguments))
     elif local is not None:
@@ -139,6 +140,63 @@ class WorkerLost(Exception):
     """A process has ended without a result."""
 
 
+class WorkerProcess:
+    """A process that does one piece of work after the other for a thread of this one."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "chainrule.data.workers"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def call(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+        request = pickle.dumps((function, arguments))  # before anything is sent, since it may fail
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(request)
+            self.process.stdin.flush()
+            result, error = pickle.load(self.process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError) as problem:
+            raise WorkerLost(f"process {self.process.pid}") from problem
+        if error is not None:
+            raise error
+        found: Result = result
+        return found
+
+
+_own = threading.local()  # the process of each thread of an executor
+
+
+def isolated(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function where no other thread works: here, or in a process that this thread keeps for it.
+
+    The threads of a process share models and their caches, random numbers, and settings of libraries.
+    """
+    if _is_alone():
+        return function(*arguments)
+    if getattr(_own, "process", None) is None:
+        _own.process = WorkerProcess()
+    try:
+        return _own.process.call(function, arguments)  # type: ignore[no-any-return]
+    except WorkerLost:
+        _own.process = None
+        raise
+
+
+def _is_alone() -> bool:
+    """Whether this is the only thread of a worker: its main thread, or that of a worker of Dask with one."""
+    if threading.current_thread() is threading.main_thread():
+        return True
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import get_worker
+
+    try:
+        worker: Any = get_worker()
+    except ValueError:  # not in a worker
+        return False
+    return int(worker.state.nthreads) == 1
+
+
 class LocalWorkers(ThreadPoolExecutor):
     """Processes on this machine, each fed by a thread."""
 
@@ -158,26 +216,15 @@ class LocalWorkers(ThreadPoolExecutor):
             process.communicate()
 
     def _in_process(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
-        request = pickle.dumps((function, arguments))  # before anything is sent, since it may fail
-        process = getattr(self._thread, "process", None) or self._start()
+        worker: WorkerProcess | None = getattr(self._thread, "worker", None)
+        if worker is None:
+            worker = self._thread.worker = WorkerProcess()
+            self._processes.append(worker.process)
         try:
-            process.stdin.write(request)
-            process.stdin.flush()
-            result, error = pickle.load(process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError) as problem:
-            self._thread.process = None
-            raise WorkerLost(f"process {process.pid}") from problem
-        if error is not None:
-            raise error
-        found: Result = result
-        return found
-
-    def _start(self) -> Any:
-        command = [sys.executable, "-m", "chainrule.data.workers"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._processes.append(process)
-        self._thread.process = process
-        return process
+            return worker.call(function, arguments)
+        except WorkerLost:
+            self._thread.worker = None
+            raise
 
 
 def serve() -> None:
