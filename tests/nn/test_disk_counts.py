@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from chainrule.data.token_files import TokenFile
 from chainrule.errors import ConfigError, TrainingError
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.nn.columns import Store
+from chainrule.nn.sorted_runs import Run, SortedRuns
 from chainrule.types import Batch, Sequences
 
 VOCABULARY = 50
@@ -58,6 +60,46 @@ def assert_same(one: NGram, other: NGram) -> None:
 @pytest.mark.parametrize("memory", [1, 1 << 19, 1 << 30], ids=["tiny", "small", "ample"])
 def test_the_model_is_the_same_bit_for_bit(tmp_path: Path, memory: int, settings: dict[str, object]) -> None:
     assert_same(counted(tmp_path / "counts", memory, **settings), counted(None, **settings))
+
+
+@pytest.fixture
+def merged_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many sorted runs each merge has had."""
+    found: list[int] = []
+    merge = SortedRuns.merge
+
+    def noted(runs: SortedRuns, progress: Callable[[float], None]) -> Run:
+        found.append(len(runs._runs))
+        return merge(runs, progress)
+
+    monkeypatch.setattr(SortedRuns, "merge", noted)
+    return found
+
+
+@pytest.mark.parametrize(("memory", "least", "most"), [(1, 30, 200), (1 << 19, 3, 10), (1 << 30, 1, 1)])
+def test_the_less_memory_the_more_runs_are_merged_into_the_same_model(
+    tmp_path: Path, merged_runs: list[int], memory: int, least: int, most: int
+) -> None:
+    assert_same(counted(tmp_path / "counts", memory), counted(None))
+    [runs] = merged_runs
+    assert least <= runs <= most
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_text_in_a_file_is_counted_in_runs_that_are_merged(
+    tmp_path: Path, merged_runs: list[int], workers: int
+) -> None:
+    length, memory = 40_000, 1 << 19
+    text(length).numpy().astype(np.uint8).tofile(tmp_path / "tokens.bin")
+    file = TokenFile.of(np.memmap(tmp_path / "tokens.bin", np.uint8, "r"), None)
+    assert file is not None
+    model = NGram(NGramConfig(vocabulary=VOCABULARY, order=4))
+    model.count_on_disk(tmp_path, memory)
+    for job in model.count_jobs(file, -(-length // workers), 1 / workers):
+        model.add_counts(job(None))
+    model.estimate()
+    assert_same(model, counted(None, length=length))
+    assert merged_runs[0] >= 5 * workers
 
 
 def test_documents_give_the_same_model(tmp_path: Path) -> None:
