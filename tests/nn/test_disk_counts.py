@@ -85,9 +85,9 @@ def test_the_less_memory_the_more_runs_are_merged_into_the_same_model(
     assert least <= runs <= most
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_text_in_a_file_is_counted_in_runs_that_are_merged(
-    tmp_path: Path, merged_runs: list[int], workers: int
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_text_in_a_file_is_counted_in_runs_that_each_job_merges(
+    tmp_path: Path, merged_runs: list[int], parts: int
 ) -> None:
     length, memory = 40_000, 1 << 19
     text(length).numpy().astype(np.uint8).tofile(tmp_path / "tokens.bin")
@@ -95,11 +95,13 @@ def test_a_text_in_a_file_is_counted_in_runs_that_are_merged(
     assert file is not None
     model = NGram(NGramConfig(vocabulary=VOCABULARY, order=4))
     model.count_on_disk(tmp_path, memory)
-    for job in model.count_jobs(file, -(-length // workers), 1 / workers):
+    for job in model.count_jobs(file, -(-length // parts), 1 / parts):
         model.add_counts(job(None))
     model.estimate()
     assert_same(model, counted(None, length=length))
-    assert merged_runs[0] >= 5 * workers
+    assert merged_runs[-1] == parts if parts > 1 else merged_runs[-1] >= 5
+    assert len(merged_runs) == (parts + 1 if parts > 1 else 1)
+    assert min(merged_runs) >= 3
 
 
 def test_documents_give_the_same_model(tmp_path: Path) -> None:

@@ -212,10 +212,11 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
         assert self._store.folder is not None
         assert self._store.memory is not None
         folder, memory = self._store.folder, int(share * self._store.memory)
+        parts = list(spans(text.length, size))
         settings: dict[str, Any] = {"order": self.order, "base": self.base, "folder": folder, "memory": memory}
         return [
-            partial(count_part, text.between(begin - self.order, end), begin, end, **settings)
-            for begin, end in spans(text.length, size)
+            partial(count_part, text.between(begin - self.order, end), begin, end, merged=len(parts) > 1, **settings)
+            for begin, end in parts
         ]
 
     def add_counts(self, counts: list[Run]) -> None:

@@ -18,7 +18,7 @@ from chainrule.data.token_files import TokenFile
 from chainrule.errors import DataError
 from chainrule.kernels.ngram_counts import COUNT, EMPTY, KEY, POSITION, STATE, USED, count_ngrams, slots_of_length
 from chainrule.nn.columns import Array, Store
-from chainrule.nn.sorted_runs import CountLevel, Run
+from chainrule.nn.sorted_runs import CountLevel, Run, SortedRuns
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -119,9 +119,14 @@ def count_part(
     base: int,
     folder: Path,
     memory: int,
+    merged: bool,
 ) -> list[Run]:
-    """Count a part of a text; the runs are files in a new folder, so that a job that is lost may be done again."""
-    counter = RunCounter(Store(Path(tempfile.mkdtemp(dir=folder)), memory), order, base)
+    """Count a part of a text; the runs are files in a new folder, so that a job that is lost may be done again.
+
+    `merged` runs are one: workers share the merging, and what is left of it are as many runs as there are parts.
+    """
+    store = Store(Path(tempfile.mkdtemp(dir=folder)), memory)
+    counter = RunCounter(store, order, base)
     bos = base - 1
     before = text.stream(max(0, begin - (order - 1)), begin, bos)
     counter.add(before, np.zeros(len(before), np.bool_))
@@ -132,4 +137,5 @@ def count_part(
         counter.add(stream, (stream >= 0) & (stream != bos))
         if progress is not None:
             progress((last - begin) / (end - begin))
-    return counter.finish()
+    runs = counter.finish()
+    return [SortedRuns(runs, store, base).merge(lambda _: None)] if merged and runs else runs

@@ -14,7 +14,7 @@ import torch
 
 from chainrule.data.corpus import Corpus
 from chainrule.data.token_files import TokenFile
-from chainrule.data.workers import on_executor, results, worker_count
+from chainrule.data.workers import local_workers, on_executor, results, worker_count
 from chainrule.errors import TrainingError, in_units
 from chainrule.files import writing
 from chainrule.interface.base import CountModel
@@ -77,9 +77,10 @@ def _count_parts(model: DiskCounts, text: TokenFile, reporter: Reporter) -> None
     share = 1.0 if on_executor() else 1 / workers  # other machines have memory of their own
     number = workers * math.ceil(text.length / (workers * PART))  # none waits for a last part that is longer
     jobs = model.count_jobs(text, math.ceil(text.length / number), share)
-    for number, (_, counts) in enumerate(results(_counted, [(job,) for job in jobs]), start=1):
-        model.add_counts(counts)
-        reporter.update(number / len(jobs), {})
+    with local_workers(workers):  # which end before the counts of all parts take their memory
+        for number, (_, counts) in enumerate(results(_counted, [(job,) for job in jobs]), start=1):
+            model.add_counts(counts)
+            reporter.update(number / len(jobs), {})
 
 
 def _counted(job: Callable[..., Any]) -> Any:
