@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from chainrule.data.batching import Documents, Feed, Lanes, Position, Windows
 from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError
 from chainrule.training.process import Launch, launched
+from tests.training.loss_scale_of_processes import ONE_SIDED
 
 SETTINGS = [
     "model.width=16", "model.layers=1", "model.heads=2", "model.context=16", "train.batch_tokens=128",
@@ -115,6 +117,25 @@ def test_a_sharded_run_is_that_of_one_process_and_one_process_continues_it(text:
     train(1, text, whole, 6, "train.schedule=constant")
     assert difference(out, whole) < 1e-4
     np.testing.assert_allclose(validations(out), validations(whole), rtol=1e-5)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_processes_agree_on_steps_that_overflow_float16(text: Path, tmp_path: Path, parallel: str) -> None:
+    """Most of the first steps, and one in which the part of a single process overflows if weights are sharded."""
+    arguments = ["train", "gpt", "--data", text, "--out", tmp_path / "run", "--device", "cpu", "--steps", 40]
+    settings = [*SETTINGS, "train.precision=float16", f"train.parallel={parallel}"]
+    given = [part for setting in settings for part in ("--set", setting)]
+    torchrun(2, Path(__file__).parent / "loss_scale_of_processes.py", tmp_path, *arguments, *given)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    halved = [step for step, (before, after) in enumerate(pairwise([2.0**40, *first])) if after < before]
+    assert halved[:10] == list(range(10))
+    assert (ONE_SIDED in halved) == (parallel == "fsdp")
+    assert halved[-1] <= ONE_SIDED  # the others succeed
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(bool(torch.isfinite(weight).all()) for weight in weights.values())
+    nats = validations(tmp_path / "run")
+    assert nats[-1] < nats[0] - 0.1
 
 
 @pytest.mark.slow
