@@ -1,6 +1,6 @@
 """Training by several processes: speed against one process with as many threads, and memory against the prediction.
 
-    python benchmarks/distributed.py [--quick] [--only speed]
+    python benchmarks/distributed.py [--quick] [--only speed|steps]
 
 Every measurement is a process, or two of them, of its own:
 
@@ -8,8 +8,14 @@ Every measurement is a process, or two of them, of its own:
   same batch; the best of three measurements of each, in turn;
 - memory: peak of one process of a gpt with 10M, 50M and 100M parameters, against `training.planning`;
 - sharding: peak memory per process of a 50M gpt on two processes, DDP against FSDP2;
-- steps: seconds per step of 1, 2 and 4 gloo processes against the simulation, whose speed and bandwidth come from the
-  measurements with one process and with an all-reduce.
+- steps: seconds per step of 1, 2 and 4 gloo processes against the simulation (`training.collectives`). What it is given
+  is measured by the same processes at the same time: a step of each of them without communication, so that it has
+  their share of the cores, of the caches and of other work on the machine; the optimizer's part of it, of which a
+  process that has a part of the weights does a part; and latency and bandwidth of every collective.
+
+Threads that wait sleep (OMP_WAIT_POLICY=passive): those that spin take the cores of others. `waited` is the share of
+the time in which a process that was ready had no core; speeds and steps are valid if it is small with up to as many
+processes as cores.
 """
 
 from __future__ import annotations
@@ -19,12 +25,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 STEPS = 5
 REPEATS = 3
 VOCABULARY, CONTEXT, ROWS = 4096, 128, 4
+SMALL, LARGE = 1024, 4 << 20  # numbers in the tensors that measure collectives
 SIZES = {"10M": (320, 6), "50M": (640, 9), "100M": (896, 10)}  # width, layers
 
 
@@ -41,46 +51,82 @@ def worker(width: int, layers: int, rows: int, parallel: str, threads: int) -> N
     from chainrule.training.distributed import joined
     from chainrule.training.learner import WholeSequences
     from chainrule.training.optim import build_optimizers
-    from chainrule.training.placement import place
+    from chainrule.training.placement import Whole, place
     from chainrule.training.process import return_freed_memory
     from chainrule.types import Batch, Sequences
 
-    def steps(model: Any, count: int) -> list[float]:
-        """Seconds of some optimizer steps."""
+    def trained(model: Any, placement: Any) -> Callable[[], tuple[float, float]]:
+        """A function that takes an optimizer step, and returns its seconds and those of the optimizer."""
         settings = TrainConfig(optimizer="adamw", parallel=parallel)  # type: ignore[arg-type]
-        placement = place(model, settings, processes)
+        placement = placement or place(model, settings, processes)
         learner = WholeSequences(model, Likelihood(), placement=placement)
         optimizers = build_optimizers(model, settings)
         batch = Batch(Sequences.full(torch.randint(VOCABULARY, (rows, CONTEXT))))
-        seconds = []
-        for _ in range(count):
+
+        def step() -> tuple[float, float]:
             began = time.perf_counter()
             learner.gradient(batch)
+            computed = time.perf_counter()
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            seconds.append(time.perf_counter() - began)
-        return seconds
+            ended = time.perf_counter()
+            return ended - began, ended - computed
+
+        return step
+
+    def seconds_of(call: Callable[[], object]) -> float:
+        processes.wait()
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+    def collectives() -> dict[str, list[Callable[[], object]]]:
+        """Each with a small and a large tensor."""
+        found: dict[str, list[Callable[[], object]]] = {"all_reduce": [], "all_gather": [], "reduce_scatter": []}
+        for size in (SMALL, LARGE):
+            whole, part = torch.zeros(size), torch.zeros(size // processes.world)
+            found["all_reduce"].append(partial(dist.all_reduce, whole))
+            found["all_gather"].append(partial(dist.all_gather_into_tensor, whole, part))
+            found["reduce_scatter"].append(partial(dist.reduce_scatter_tensor, part, whole))
+        return found
 
     torch.set_num_threads(threads)
     if parallel == "fsdp":
         return_freed_memory()
     with joined(torch.device("cpu")) as processes:
-        steps(build("gpt", shape(64, 1)), 1)  # libraries are loaded before the memory is counted
+        trained(build("gpt", shape(64, 1)), None)()  # libraries are loaded before the memory is counted
         before = resident("VmRSS")
-        seconds = steps(build("gpt", shape(width, layers)), STEPS)
+        step = trained(build("gpt", shape(width, layers)), None)
+        began, waited = time.perf_counter(), waiting()
+        seconds = [step()[0] for _ in range(STEPS)]
+        waited = (waiting() - waited) / (time.perf_counter() - began)
         peak = resident("VmHWM") - before
-        bandwidth = 0.0
-        if processes.world > 1:
-            data = torch.zeros(4_000_000)
-            dist.all_reduce(data)
-            began = time.perf_counter()
-            dist.all_reduce(data)
-            moved = 2 * (processes.world - 1) / processes.world * data.nbytes
-            bandwidth = moved / (time.perf_counter() - began)
+        found: dict[str, Any] = {"memory": peak, "tokens": rows * CONTEXT, "waited": waited}
+        if processes.world > 1:  # in turn, so that all have the same share of the machine
+            single = build("gpt", shape(width, layers))
+            single_step = trained(single, Whole(single))
+            singles: list[tuple[float, float]] = []
+            times: dict[str, list[list[float]]] = {}
+            seconds = []
+            for _ in range(STEPS):
+                processes.wait()
+                singles.append(single_step())
+                seconds.append(seconds_of(step))
+                for name, calls in collectives().items():
+                    times.setdefault(name, []).append([seconds_of(call) for call in calls])
+            found["single"], found["optimizer"] = (median(column[1:]) for column in zip(*singles, strict=True))
+            for name, pairs in times.items():
+                latency, large = (median(column[1:]) for column in zip(*pairs, strict=True))
+                found[name] = [latency, 4 * (LARGE - SMALL) / max(1e-9, large - latency)]
+        found["seconds"] = median(seconds[1:])
         if processes.first:
-            print(json.dumps({"seconds": sorted(seconds[1:])[(STEPS - 1) // 2], "memory": peak,
-                              "bandwidth": bandwidth, "tokens": rows * CONTEXT}))  # fmt: skip
+            print(json.dumps(found))
+
+
+def waiting() -> float:
+    """Seconds in which this process was ready and had no core."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 def shape(width: int, layers: int) -> dict[str, int]:
@@ -95,7 +141,7 @@ def resident(name: str) -> int:
 
 def measure(
     size: str, *, processes: int = 1, rows: int = ROWS, parallel: str = "ddp", threads: int = 1
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Start the processes and return what the first one prints."""
     width, layers = SIZES[size]
     arguments = [__file__, "--worker", *map(str, (width, layers, rows, parallel, threads))]
@@ -103,43 +149,71 @@ def measure(
     if processes > 1:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         command += arguments
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR",
+                                "OMP_WAIT_POLICY": "passive"}  # fmt: skip
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def speeds() -> dict[str, float]:
     """Tokens per second on a batch of 4 * ROWS rows, and the ratios to one process with two threads."""
-    found = {"2 threads": 0.0, "2 processes": 0.0, "4 processes": 0.0}
+    found = {"1 thread": 0.0, "2 threads": 0.0, "2 processes": 0.0, "4 processes": 0.0}
+    waited = dict.fromkeys(found, 1.0)
     for _ in range(REPEATS):
         for name in found:
             count, kind = int(name[0]), name[2:]
-            processes, threads = (1, count) if kind == "threads" else (count, 1)
+            processes, threads = (1, count) if kind.startswith("thread") else (count, 1)
             one = measure("10M", processes=processes, rows=4 * ROWS // processes, threads=threads)
             found[name] = max(found[name], processes * one["tokens"] / one["seconds"])
-    return found | {f"ratio, {name}": found[name] / found["2 threads"] for name in ("2 processes", "4 processes")}
+            waited[name] = min(waited[name], one["waited"])
+    ratios = {f"ratio, {name}": found[name] / found["2 threads"] for name in ("2 processes", "4 processes")}
+    return found | ratios | {f"waited, {name}": share for name, share in waited.items()}
+
+
+def steps(about: Any) -> dict[str, Any]:
+    """Measured and simulated seconds of a step of a 10M gpt."""
+    from chainrule.training.collectives import Collective, Network
+    from chainrule.training.planning import communicating_step
+
+    found: dict[str, Any] = {}
+    for processes in (2, 4):
+        for parallel in ("ddp", "fsdp"):
+            one = measure("10M", processes=processes, parallel=parallel)
+            kinds = ("all_reduce", "all_gather", "reduce_scatter")
+            network = Network(*(Collective(*one[kind]) for kind in kinds), overlaps=False)
+            spared = one["optimizer"] * (1 - 1 / processes) if parallel == "fsdp" else 0.0
+            simulated = communicating_step(one["single"] - spared, about, parallel, 1, network)
+            found[f"{processes} {parallel}"] = {
+                "measured": one["seconds"], "simulated": simulated.seconds, "compute": simulated.compute,
+                "communication": simulated.communication, "ratio": simulated.seconds / one["seconds"],
+                "waited": one["waited"],
+            }  # fmt: skip
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the smallest model only")
-    parser.add_argument("--only", choices=["speed"], help="measure nothing else")
+    parser.add_argument("--only", choices=["speed", "steps"], help="measure nothing else")
     options = parser.parse_args()
     if options.only == "speed":
         print(json.dumps({"speed": speeds()}, indent=2))
         return
-    from chainrule.config import TrainConfig
-    from chainrule.training.planning import activation_bytes, shape_of, state_bytes, step_seconds
+    if options.only == "steps":
+        from chainrule.training.planning import shape_of
 
-    found: dict[str, Any] = {"memory": {}, "steps": {}}
-    alone = {}
+        print(json.dumps({"steps": steps(shape_of(shape(*SIZES["10M"])))}, indent=2))
+        return
+    from chainrule.config import TrainConfig
+    from chainrule.training.planning import activation_bytes, shape_of, state_bytes
+
+    found: dict[str, Any] = {"memory": {}}
     for size in ["10M"] if options.quick else SIZES:
         about = shape_of(shape(*SIZES[size]))
         states = state_bytes(about, "ddp", 1, TrainConfig(optimizer="adamw"))
         predicted = states + activation_bytes(about, ROWS, half=False)
-        alone[size] = measure(size)
-        measured = alone[size]["memory"]
+        measured = measure(size)["memory"]
         found["memory"][size] = {"parameters": about.parameters, "predicted": predicted, "measured": measured,
                                  "ratio": predicted / measured}  # fmt: skip
     found["speed"] = speeds()
@@ -147,18 +221,7 @@ def main() -> None:
     peaks = {parallel: measure(large, processes=2, rows=1, parallel=parallel)["memory"] for parallel in ("ddp", "fsdp")}
     found["sharding"] = {**peaks, "ratio": peaks["ddp"] / peaks["fsdp"]}
     about = shape_of(shape(*SIZES["10M"]))
-    compute, _, _ = step_seconds(about, "ddp", 1, ROWS * CONTEXT, 1, speed=1.0, bandwidth=1.0)
-    speed = compute / alone["10M"]["seconds"]
-    cores = os.cpu_count() or 1
-    for processes in (1, 2, 4):
-        for parallel in ("ddp", "fsdp") if processes > 1 else ("ddp",):
-            one = alone["10M"] if processes == 1 else measure("10M", processes=processes, parallel=parallel)
-            share = min(1.0, cores / processes)  # of a core
-            _, _, simulated = step_seconds(
-                about, parallel, processes, ROWS * CONTEXT, 1, speed=share * speed, bandwidth=one["bandwidth"] or 1.0
-            )
-            found["steps"][f"{processes} {parallel}"] = {"measured": one["seconds"], "simulated": simulated,
-                                                         "ratio": simulated / one["seconds"]}  # fmt: skip
+    found["steps"] = steps(about)
     print(json.dumps(found, indent=2))
 
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+from functools import partial
 
 import pytest
 
 from chainrule.config import TrainConfig
 from chainrule.errors import ConfigError
+from chainrule.training.collectives import (
+    BUCKET,
+    FIRST_BUCKET,
+    Collective,
+    Network,
+    replicated_step,
+    sharded_step,
+)
 from chainrule.training.planning import (
     Machines,
     activation_bytes,
@@ -66,6 +76,28 @@ def test_communication_is_hidden_by_computation_until_it_takes_longer() -> None:
         assert fast[2] == fast[0]
         assert slow[2] > slow[1]
     assert step_seconds(shape, "ddp", 1, 4096, 1, speed=1e12, bandwidth=1.0)[1] == 0
+
+
+def test_processes_that_share_their_cores_with_the_network_hide_nothing() -> None:
+    calls = (Collective(0.001, 1e9), Collective(0.002, 2e9), Collective(0.003, 1e9))
+    beside, instead = Network(*calls), Network(*calls, overlaps=False)
+    for step in (partial(replicated_step, 2.0, 1e9, 1), partial(sharded_step, 2.0, 1e9, 4, 1)):
+        assert step(instead).seconds == step(instead).compute + step(instead).communication
+        assert step(beside).seconds < step(instead).seconds
+
+
+def test_every_bucket_of_gradients_and_every_block_is_a_call() -> None:
+    slow = Network(*[Collective(1.0, math.inf)] * 3, overlaps=False)
+    assert replicated_step(0.0, FIRST_BUCKET, 1, slow).seconds == 1
+    assert replicated_step(0.0, FIRST_BUCKET + 2 * BUCKET + 1, 1, slow).seconds == 4
+    assert sharded_step(0.0, 1e9, 3, 1, slow).seconds == 3 * 4  # two passes gather, one scatters
+    assert sharded_step(0.0, 1e9, 3, 2, slow).seconds == 5 * 4
+
+
+def test_a_ring_sends_all_but_its_own_part() -> None:
+    ring = Network.ring(4, 1e9, 0.0)
+    assert ring.all_gather.seconds(4e9, 1) == pytest.approx(3)
+    assert ring.all_reduce.seconds(4e9, 1) == pytest.approx(6)
 
 
 def test_a_model_that_fits_no_gpu_is_refused_and_one_that_fits_sharded_only_is_sharded() -> None:

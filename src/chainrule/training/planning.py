@@ -21,13 +21,13 @@ from chainrule.config import TrainConfig
 from chainrule.errors import ConfigError, in_units, nearest
 from chainrule.families import build
 from chainrule.interface.base import NeuralModel
+from chainrule.training.collectives import LATENCY, Network, StepTime, replicated_step, sharded_step
 from chainrule.training.footprint import footprint
 from chainrule.training.hardware import ACCELERATORS, NETWORK, PER_MACHINE, Accelerator
 from chainrule.training.shapes import build_shapes
 from chainrule.types import Batch, Sequences
 
 EFFICIENCY = 0.4  # fraction of the stated speed that training reaches
-LATENCY = 20e-6  # seconds of one communication
 RESERVED = 0.9  # fraction of a GPU's memory that is planned: the rest is for the context, libraries and fragments
 LOGIT_COPIES = 3  # logits, their log-softmax and its gradient
 BATCH_TOKENS = 2**19  # per step, of all processes: GPT-2's and GPT-3's order of magnitude
@@ -194,8 +194,8 @@ def step_seconds(
     speed: float,
     bandwidth: float,
     latency: float = LATENCY,
-) -> tuple[float, float, float]:
-    """Seconds of computation, of communication, and of a step in which they overlap.
+) -> StepTime:
+    """The time of a step on GPUs.
 
     `tokens` are those of one process, `speed` its operations per second, and `bandwidth` its bytes per second.
     """
@@ -203,16 +203,16 @@ def step_seconds(
     per_token = 6 * shape.parameters + 12 * layers * width * context / 2  # causal attention: half of all pairs
     compute = per_token * tokens / speed
     if processes == 1:
-        return compute, 0.0, compute
-    fraction = (processes - 1) / processes * 4.0 * shape.parameters / bandwidth
-    backward = compute * 2 / 3 / pieces  # of the last piece, in which gradients are summed
+        return StepTime(compute, 0.0, compute)
+    return communicating_step(compute, shape, parallel, pieces, Network.ring(processes, bandwidth, latency))
+
+
+def communicating_step(compute: float, shape: Shape, parallel: str, pieces: int, network: Network) -> StepTime:
+    """The time of a step in which each process computes for `compute` seconds."""
+    size = 4.0 * shape.parameters
     if parallel == "ddp":
-        communication = 2 * fraction + 2 * latency * layers
-        return compute, communication, compute + max(0.0, communication - backward)
-    gathering = pieces * (2 * fraction + 2 * latency * layers)
-    scattering = fraction + latency * layers
-    hidden = (1 - 1 / layers) * compute  # all but the first block overlap
-    return compute, gathering + scattering, compute + max(0.0, gathering + scattering - hidden)
+        return replicated_step(compute, size, pieces, network)
+    return sharded_step(compute, size, int(shape.model["layers"]), pieces, network)
 
 
 def make_plan(shape: Shape, machines: Machines, *, batch_tokens: int, network: float = NETWORK) -> Plan:
