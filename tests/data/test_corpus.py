@@ -181,7 +181,7 @@ def test_a_failed_write_leaves_no_entry(path, source, cache, monkeypatch, code, 
     def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("chainrule.data.token_files._append", fail)
+    monkeypatch.setattr("chainrule.data.seams.append", fail)
     with pytest.raises(DataError, match=complaint) as caught:
         Corpus.build(source(path), tokenizer_of(LINES))
     assert "CHAINRULE_CACHE" in str(caught.value)

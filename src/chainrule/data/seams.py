@@ -85,4 +85,9 @@ class SeamedTokens:
 
     def _write(self, ids: Tokens) -> None:
         if len(ids):
-            self.file.write(np.ascontiguousarray(ids, self.kind).data)  # ndarray.tofile does not report a full disk
+            append(self.file, ids, self.kind)
+
+
+def append(file: IO[bytes], values: npt.NDArray[Any], kind: np.dtype[Any]) -> None:
+    """Write numbers at the end of a file, as `kind`."""
+    file.write(np.ascontiguousarray(values, kind).data)  # ndarray.tofile does not report a full disk

@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from chainrule.data.seams import CONTEXT, SeamedTokens
+from chainrule.data.seams import CONTEXT, SeamedTokens, append
 from chainrule.data.source import Unit
 from chainrule.tokenizers.base import Tokenizer
 
@@ -111,11 +111,11 @@ def _write_documents(folder: Path, documents: Iterable[str], tokenizer: Tokenize
             end += len(ids)
             ends.append(end)
             if end - written >= BUFFER:
-                _append(tokens, np.concatenate(buffered), kind)
-                _append(offsets, np.array(ends), np.dtype(np.int64))
+                append(tokens, np.concatenate(buffered), kind)
+                append(offsets, np.array(ends), np.dtype(np.int64))
                 buffered, ends, written = [], [], end
-        _append(tokens, np.concatenate([*buffered, np.zeros(0, np.int32)]), kind)
-        _append(offsets, np.array(ends, np.int64), np.dtype(np.int64))
+        append(tokens, np.concatenate([*buffered, np.zeros(0, np.int32)]), kind)
+        append(offsets, np.array(ends, np.int64), np.dtype(np.int64))
     _write_meta(folder, kind, end, "documents", counts)
 
 
@@ -137,11 +137,11 @@ def join_tokens(folder: Path, parts: Sequence[TokenFiles], tokenizer: Tokenizer,
         else:
             length = 0
             with (folder / "offsets.bin").open("wb") as offsets:
-                _append(offsets, np.zeros(1, np.int64), np.dtype(np.int64))
+                append(offsets, np.zeros(1, np.int64), np.dtype(np.int64))
                 for part in parts:
                     file.write(part.tokens.data)
                     assert part.offsets is not None
-                    _append(offsets, part.offsets[1:] + length, np.dtype(np.int64))
+                    append(offsets, part.offsets[1:] + length, np.dtype(np.int64))
                     length += len(part.tokens)
     _write_meta(folder, kind, length, unit, counts)
 
@@ -158,10 +158,6 @@ def _write_meta(
 ) -> None:
     meta = {"type": kind.name, "tokens": tokens, "unit": unit, **asdict(counts), "edges": edges or Edges()}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-
-
-def _append(file: IO[bytes], values: npt.NDArray[Any], kind: np.dtype[Any]) -> None:
-    file.write(values.astype(kind).data)  # ndarray.tofile does not report a full disk
 
 
 class TokenFiles(NamedTuple):
