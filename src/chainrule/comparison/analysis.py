@@ -284,9 +284,8 @@ def recommend(rows: Sequence[ComparisonRow], nats: Surprisals, text_bytes: int, 
                 f"{adaptive.bits_per_byte:.3f} bits/{unit}, not comparable with static models. "
             )
         if speedup > 1:
-            sentence += (
-                f"If speed matters, pick {pick.name}: it decodes {speedup:.2g} times as fast at {cost:.1%} more bits."
-            )
+            times = f"{float(f'{speedup:.2g}'):,g}"  # two digits, without an exponent
+            sentence += f"If speed matters, pick {pick.name}: it decodes {times} times as fast at {cost:.1%} more bits."
         return sentence.strip()
     others = [row for row in families if row not in (pick, *ties, leader)]
     sentence = f"Pick {pick.name}: {pick.bits_per_byte:.3f} bits/{unit}"
