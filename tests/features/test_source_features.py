@@ -90,7 +90,9 @@ def test_a_run_with_features_translates_after_loading_and_refuses_another_model(
     )
     again: Any = chainrule.load(tmp_path / "run")
     [[first, *_]], [[second, *_]] = run.translate("dog sat"), again.translate("dog sat")
-    assert first == second
+    # Training encoded the sources in batches and kept their vectors, whose last bits depend on the batch.
+    assert first.text == second.text
+    assert first.log_prob == pytest.approx(second.log_prob, abs=1e-6)
     assert not [name for name in load_file(tmp_path / "run" / "model.safetensors") if "pretrained" in name]
     write_bert(folder, seed=1)
     with pytest.raises(RunError, match="is not the one that this model was trained with"):

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from chainrule.kernels import integer_products
+from chainrule.kernels.instructions import LINEAR_IN_INTEGERS, LINEAR_INT8
 from chainrule.kernels.integer_products import LARGEST
-from chainrule.kernels.program import LINEAR_IN_INTEGERS, LINEAR_INT8, ProgramBuilder, quantize
+from chainrule.kernels.program import ProgramBuilder, quantize
 from chainrule.kernels.step import run
 
 pytestmark = pytest.mark.skipif(not integer_products.AVAILABLE, reason="needs a processor with VNNI")

@@ -23,7 +23,8 @@ from chainrule.errors import ConfigError
 from chainrule.interface.base import AutoregressiveModel, readable
 from chainrule.interface.capabilities import Composite, is_right_to_left
 from chainrule.kernels import step as kernels
-from chainrule.kernels.program import ProgramBuilder, Vector
+from chainrule.kernels.instructions import Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.kernels.step import Compilable, Describable
 from chainrule.types import Batch, Sequences, State, Step
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from chainrule.compose.blend import Blend, Evidence
-from chainrule.kernels.program import ProgramBuilder, Vector
+from chainrule.kernels.instructions import Vector
+from chainrule.kernels.program import ProgramBuilder
 
 SHORTLIST = 256  # tokens that represent the vocabulary when a gate is fitted
 SAMPLED = 64  # number of them that are sampled

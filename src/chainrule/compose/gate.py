@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from chainrule.kernels.program import TANH, ProgramBuilder, Vector
+from chainrule.kernels.instructions import TANH, Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.kernels.step import EXACT, LIKE, is_enabled
 from chainrule.types import State
 

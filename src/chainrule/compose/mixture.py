@@ -11,7 +11,8 @@ from torch import Tensor
 
 from chainrule.compose.blend import Blend, BlendConfig, Evidence
 from chainrule.compose.gate import MEASURES
-from chainrule.kernels.program import ProgramBuilder, Vector
+from chainrule.kernels.instructions import Vector
+from chainrule.kernels.program import ProgramBuilder
 
 
 class MixtureConfig(BlendConfig):

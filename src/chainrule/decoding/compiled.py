@@ -20,7 +20,7 @@ from chainrule.decoding.sampling import MIN_TEMPERATURE, Sampling
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import TokenGenerator
 from chainrule.kernels import step
-from chainrule.kernels.program import Program
+from chainrule.kernels.instructions import Program
 from chainrule.kernels.step import Choices, Compilable
 from chainrule.types import State
 

@@ -20,8 +20,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from chainrule.kernels.instructions import GELU, RELU, SIGMOID, SQUARED_RELU, TANH
 from chainrule.kernels.products import dot_products, weighted_rows
-from chainrule.kernels.program import GELU, RELU, SIGMOID, SQUARED_RELU, TANH
 from chainrule.kernels.registers import OPTIONS as ORDERED
 from chainrule.kernels.registers import pointer, vector
 

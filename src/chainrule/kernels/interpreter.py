@@ -33,9 +33,7 @@ from chainrule.kernels.backoff import next_log_probs
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose, log_probability
 from chainrule.kernels.distributions import gate_features, log_mixture_of, weighted_sum
-from chainrule.kernels.integer_products import integer_linear
-from chainrule.kernels.products import linear
-from chainrule.kernels.program import (
+from chainrule.kernels.instructions import (
     ACTIVATE,
     ADD,
     ADD_POSITION,
@@ -65,6 +63,8 @@ from chainrule.kernels.program import (
     SELF_ATTENTION,
     TAPS,
 )
+from chainrule.kernels.integer_products import integer_linear
+from chainrule.kernels.products import linear
 from chainrule.kernels.registers import vector
 
 INT8 = np.zeros(1, dtype=np.int8)

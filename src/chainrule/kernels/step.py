@@ -22,7 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from chainrule.kernels.program import RESULT, Program, ProgramBuilder, quantize
+from chainrule.kernels.instructions import RESULT, Program
+from chainrule.kernels.program import ProgramBuilder, quantize
 from chainrule.types import State, Step, tensors
 
 MAX_ROWS = 32

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, readable, shift_right
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.kernels.program import RELU, ProgramBuilder
+from chainrule.kernels.instructions import RELU
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.kernels.step import Compilable
 from chainrule.nn.attention import padding_bias
 from chainrule.nn.dropout import VariationalDropout

@@ -46,7 +46,8 @@ from chainrule.features.source import FeaturesConfig, SourceFeatures
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import Directed, FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.kernels.program import SIGMOID, ProgramBuilder, SourceSlots, Vector
+from chainrule.kernels.instructions import SIGMOID, SourceSlots, Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.kernels.step import Compilable
 from chainrule.nn import slow_attention
 from chainrule.nn.attention import CrossAttend, RecordingAttention, SourceAttention, padding_bias, require_heads

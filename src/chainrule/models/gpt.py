@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable, shift_right
 from chainrule.interface.capabilities import AttentionHeads, Rewindable, Shardable
-from chainrule.kernels.program import GELU, SQUARED_RELU, CacheSlots, ProgramBuilder, Vector
+from chainrule.kernels.instructions import GELU, SQUARED_RELU, CacheSlots, Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.kernels.step import Compilable
 from chainrule.nn.attention import (
     Attend,

@@ -12,9 +12,7 @@ a context is its node as an n-gram. No loop here runs over tokens or n-grams, on
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
@@ -41,6 +39,7 @@ from chainrule.nn.backoff import (
     BackoffModel,
     BackoffTable,
     Counts,
+    Levels,
     find_nodes,
     merge_counts,
 )
@@ -462,41 +461,3 @@ def count(tokens: Tensor, counted: Tensor, order: int, base: int) -> Counts:
         numbers.append(torch.zeros_like(distinct).index_add_(0, ranks, increments[places]))
         nodes = torch.full_like(tokens, -1).index_copy_(0, places, ranks)
     return Counts(keys, numbers)
-
-
-# Single tokens of many different states, as in a beam search: Python's own binary search takes a few microseconds,
-# which is less than the call of a compiled function with all its arguments.
-
-
-@dataclass(frozen=True)
-class Levels:
-    """The back-off tables, one per order, as memory views: their elements are faster to read than those of arrays."""
-
-    unigrams: Any
-    longer: list[tuple[Any, Any, Any]]  # keys, log-probabilities, and back-off weights of the order below
-    base: int
-
-    @classmethod
-    def of(cls, tables: Iterable[BackoffTable], base: int) -> Levels:
-        """From the tables of an `NGram`."""
-        unigrams, *longer = ([tensor.numpy().data for tensor in table] for table in tables)
-        weights = [unigrams[2], *(backoffs for _, _, backoffs in longer)]
-        levels = [(keys, log_probs, below) for (keys, log_probs, _), below in zip(longer, weights, strict=False)]
-        return cls(unigrams[1], levels, base)
-
-    def score(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
-        """The log-probability of one token after these nodes, and the nodes after it."""
-        nats, found = self.unigrams[token], [token]
-        for (keys, log_probs, backoffs), node in zip(self.longer, nodes, strict=True):
-            if node < 0:
-                found.append(-1)
-                continue
-            wanted = node * self.base + token
-            place = bisect_left(keys, wanted)
-            if place < len(keys) and keys[place] == wanted:
-                nats = log_probs[place]
-                found.append(place)
-            else:
-                nats += backoffs[node]
-                found.append(-1)
-        return nats, tuple(found[:-1])

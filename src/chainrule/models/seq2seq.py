@@ -15,7 +15,8 @@ from chainrule.features.source import FeaturesConfig, SourceFeatures
 from chainrule.interface.base import RECURRENT_RECIPE, Advance, readable, shift_right
 from chainrule.interface.capabilities import FitsStatistics, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.kernels.program import TANH, ProgramBuilder
+from chainrule.kernels.instructions import TANH
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.kernels.step import Compilable
 from chainrule.nn.attention import single_head_attention
 from chainrule.nn.dropout import VariationalDropout

@@ -35,7 +35,8 @@ from chainrule.features.source import FeaturesConfig, SourceFeatures
 from chainrule.interface.base import Advance, readable, shift_right
 from chainrule.interface.capabilities import AttentionHeads, FitsStatistics, Rewindable, Shardable, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
-from chainrule.kernels.program import CacheSlots, ProgramBuilder, SourceSlots, Vector
+from chainrule.kernels.instructions import CacheSlots, SourceSlots, Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.kernels.step import Compilable, is_applicable, program_for, run
 from chainrule.nn.attention import (
     Attend,

@@ -12,7 +12,9 @@ nearest pixels of an image. Loops run over context lengths only, never over toke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -249,3 +251,41 @@ def node_values(values: Tensor, nodes: Tensor) -> Tensor:
     if not values.numel():
         return torch.zeros(nodes.shape, dtype=values.dtype, device=values.device)
     return values[nodes.clamp(min=0)]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The back-off tables, one per order, as memory views: their elements are faster to read than those of arrays.
+
+    For single tokens of many different states, as in a beam search: Python's own binary search takes a few
+    microseconds, which is less than the call of a compiled function with all its arguments.
+    """
+
+    unigrams: Any
+    longer: list[tuple[Any, Any, Any]]  # keys, log-probabilities, and back-off weights of the order below
+    base: int
+
+    @classmethod
+    def of(cls, tables: Iterable[BackoffTable], base: int) -> Levels:
+        """From the tables of an `NGram`."""
+        unigrams, *longer = ([tensor.numpy().data for tensor in table] for table in tables)
+        weights = [unigrams[2], *(backoffs for _, _, backoffs in longer)]
+        levels = [(keys, log_probs, below) for (keys, log_probs, _), below in zip(longer, weights, strict=False)]
+        return cls(unigrams[1], levels, base)
+
+    def score(self, token: int, nodes: Sequence[int]) -> tuple[float, tuple[int, ...]]:
+        """The log-probability of one token after these nodes, and the nodes after it."""
+        nats, found = self.unigrams[token], [token]
+        for (keys, log_probs, backoffs), node in zip(self.longer, nodes, strict=True):
+            if node < 0:
+                found.append(-1)
+                continue
+            wanted = node * self.base + token
+            place = bisect_left(keys, wanted)
+            if place < len(keys) and keys[place] == wanted:
+                nats = log_probs[place]
+                found.append(place)
+            else:
+                nats += backoffs[node]
+                found.append(-1)
+        return nats, tuple(found[:-1])

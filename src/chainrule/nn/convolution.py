@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chainrule.kernels.program import SIGMOID, ProgramBuilder, Vector
+from chainrule.kernels.instructions import SIGMOID, Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.nn.dropout import Dropout
 from chainrule.nn.layers import Projection, rms_norm
 

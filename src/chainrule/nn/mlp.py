@@ -6,7 +6,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from chainrule.kernels.program import SQUARED_RELU, ProgramBuilder, Vector
+from chainrule.kernels.instructions import SQUARED_RELU, Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.nn.layers import input_projection, output_projection, squared_relu
 
 

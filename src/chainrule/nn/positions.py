@@ -16,7 +16,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from chainrule.kernels.program import ProgramBuilder, Vector
+from chainrule.kernels.instructions import Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.nn.layers import input_projection
 
 T = TypeVar("T")

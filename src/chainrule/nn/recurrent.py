@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chainrule.kernels.program import SIGMOID, TANH, ProgramBuilder, Vector
+from chainrule.kernels.instructions import SIGMOID, TANH, Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.nn.bptt import CoupledLSTM, InputResetGRU, PeepholeLSTM, ResetGRU
 from chainrule.nn.dropout import apply_dropout
 

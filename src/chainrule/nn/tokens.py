@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from chainrule.interface.base import Table, TabledReadout
 from chainrule.interface.conditional import EmbeddingConfig
-from chainrule.kernels.program import ProgramBuilder, Vector
+from chainrule.kernels.instructions import Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.nn.layers import rms_norm
 
 

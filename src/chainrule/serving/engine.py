@@ -227,7 +227,7 @@ class Engine:
     def _read_prompts(self) -> None:
         """Read chunks of prompts in turn, a few at a time, so that rows that generate do not wait for long."""
         budget = PREFILL_TOKENS
-        reading = [row for row in self._rows if row.is_reading]
+        reading = [row for row in self._rows if isinstance(row, StepRow) and row.is_reading]
         while reading and budget > 0:
             row = reading.pop(0)
             try:

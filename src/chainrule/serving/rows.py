@@ -50,11 +50,7 @@ class Row(ABC):
     @property
     @abstractmethod
     def is_reading(self) -> bool:
-        """Whether tokens of the prompt, or of a window that has moved, are still to be read."""
-
-    @abstractmethod
-    def read(self) -> tuple[int, list[Token]]:
-        """Read the next chunk: the number of tokens, and the first new token if it was the last chunk."""
+        """Whether the row has to read tokens before it can advance."""
 
     @abstractmethod
     def advance(self) -> list[Token]:
@@ -91,9 +87,6 @@ class BlockRow(Row):
             source=request.source,
             draft=request.draft,
         )
-
-    def read(self) -> tuple[int, list[Token]]:
-        raise NotImplementedError
 
     def advance(self) -> list[Token]:
         return [Token(token.id, token.log_prob, token.finished) for token in next(self._steps)]
@@ -161,9 +154,11 @@ class StepRow(Row):
 
     @property
     def is_reading(self) -> bool:
+        """Whether tokens of the prompt, or of a window that has moved, are still to be read."""
         return self._reading
 
     def read(self) -> tuple[int, list[Token]]:
+        """Read the next chunk: the number of tokens, and the first new token if it was the last chunk."""
         assert self._step is not None
         model = self.request.model
         count = min(CHUNK, len(self._view) - self._done)
