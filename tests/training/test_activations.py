@@ -55,21 +55,3 @@ def test_a_family_without_blocks_is_refused() -> None:
     assert isinstance(model, Trainable)
     with pytest.raises(ConfigError, match="not for Recurrent"):
         place(model, TrainConfig(checkpoint_activations=True), ONE)
-
-
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_computing_in_half_precision_keeps_weights_and_gradients_in_float32(precision: str) -> None:
-    settings = TrainConfig(precision=precision)  # type: ignore[arg-type]
-    half, _ = gradient("gpt", settings)
-    whole, _ = gradient("gpt", TrainConfig(precision="float32"))
-    assert half.dtype == torch.float32
-    assert not torch.equal(half, whole)
-    torch.testing.assert_close(half, whole, rtol=0.1, atol=0.02)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_with_bfloat16_computes_in_it_by_default() -> None:
-    model = build("gpt", {"vocabulary": 7, **FORMS["gpt"]}).to("cuda")
-    assert isinstance(model, Trainable)
-    learner = build_learner(place(model, TrainConfig(), ONE), TrainConfig(), Noise(range(7)))
-    assert (learner.half is torch.bfloat16) == torch.cuda.is_bf16_supported(including_emulation=False)

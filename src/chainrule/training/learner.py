@@ -35,6 +35,7 @@ from chainrule.objectives import (
     require_table,
 )
 from chainrule.training.placement import Placement, Whole
+from chainrule.training.precision import computing_type
 from chainrule.types import Batch, Sequences, State, detach, map_state, merge, select, tensors
 
 METRIC_ROWS = 256  # hidden vectors that the metrics of an objective are computed on
@@ -284,7 +285,7 @@ def build_learner(
     model = placement.model
     how: dict[str, Any] = {
         "pieces": settings.accumulate,
-        "half": _half(settings, model),
+        "half": computing_type(settings, model),
         "compiled": settings.compile,
         "placement": placement,
     }
@@ -309,14 +310,6 @@ def _objective(settings: TrainConfig, unigrams: Noise, model: NeuralModel) -> Ob
     if isinstance(model, Branched) and model.branch_loss:
         return BranchLikelihood(model.branch_loss, settings.label_smoothing, model.branch_share)
     return SmoothedLikelihood(settings.label_smoothing) if settings.label_smoothing else Likelihood()
-
-
-def _half(settings: TrainConfig, model: Trainable) -> torch.dtype | None:
-    """Return the type to compute in: that which is set, or bfloat16 if the device has hardware for it."""
-    if settings.precision == "auto":
-        supported = model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if supported else None
-    return {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}[settings.precision]
 
 
 def _size(batch: Batch | Segment) -> tuple[int, int]:
