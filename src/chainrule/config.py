@@ -290,8 +290,8 @@ class TrainConfig(Settings):
 
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="auto: bfloat16 if the hardware multiplies it, on a CPU for models of 100,000 parameters and more; float16: with loss scaling, for older GPUs; "
-        "weights are float32 in any case",
+        description="auto: bfloat16 if the hardware multiplies it, on a CPU for models of 100,000 parameters and more; "
+        "float16: with loss scaling, for older GPUs; weights are float32 in any case",
     )
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp",
