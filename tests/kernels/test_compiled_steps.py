@@ -16,6 +16,7 @@ from chainrule.kernels import integer_products
 from chainrule.kernels.quantization import quantized
 from chainrule.kernels.step import Compilable, program_of, room, torch_only
 from chainrule.models.gpt import GPT
+from chainrule.models.hybrid import HybridModel
 from chainrule.testing.tiny import SOURCE_VOCABULARY, VOCABULARY, composed_variants, tiny_model, variants
 from chainrule.types import Sequences, State, map_state, select, tensors
 
@@ -37,7 +38,9 @@ def sources(model: AutoregressiveModel) -> Sequences | None:
     if not isinstance(model, Conditional):
         return None
     known = min(SOURCE_VOCABULARY, model.source_vocabulary)
-    return Sequences(torch.randint(known, (ROWS, 6)), torch.tensor([6, 1, 4, 2, 6, 3, 5, 1, 2]))
+    longest = min(6, model.source_context or 6)
+    lengths = torch.tensor([6, 1, 4, 2, 6, 3, 5, 1, 2]).clamp(max=longest)
+    return Sequences(torch.randint(known, (ROWS, longest)), lengths)
 
 
 def read(model: AutoregressiveModel, source: Sequences | None, ids: torch.Tensor) -> tuple[torch.Tensor, State]:
@@ -151,6 +154,7 @@ def test_most_families_are_compiled() -> None:
     names = {name for name, _ in COMPILED}
     assert names >= {"gpt", "recurrent", "self_regressive", "causal_conv", "attentive_conv", "finite_memory"}
     assert names >= {"seq2seq", "transformer", "autoregressive_transformer", "fat", "t5"}
+    assert names >= {"hybrid", "hybrid_language", "pixelcnn", "labelled_pixelcnn", "neural_cache", "reverse"}
     assert names >= {"mixture", "ensemble", "conditional_mixture", "conditional_ensemble", "sliding"}
 
 
@@ -230,3 +234,29 @@ def test_the_text_of_a_mixture_is_that_of_the_modules_across_windows() -> None:
         expected = generate_tokens(both, [[1, 2, 3], [4]], **options)  # type: ignore[arg-type]
     found = generate_tokens(both, [[1, 2, 3], [4]], **options)  # type: ignore[arg-type]
     assert [one.ids for one in found] == [one.ids for one in expected]
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["hybrid", "hybrid_language"])
+def test_a_hybrid_of_one_branch_equals_its_modules(name: str, gamma: float) -> None:
+    model = tiny_model(name, "gated").double()
+    assert isinstance(model, HybridModel)
+    twin = model.with_gamma(gamma)
+    torch.manual_seed(1)
+    source, ids = sources(twin), torch.randint(VOCABULARY, (ROWS, sum(CHUNKS)))
+    with torch.inference_mode():
+        with torch_only():
+            expected, _ = read(twin, source, ids)
+        found, _ = read(twin, source, ids)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE[torch.float64], rtol=0)
+
+
+def test_the_text_of_a_hybrid_is_that_of_the_modules_across_chunks_and_windows() -> None:
+    model = tiny_model("hybrid_language", "several layers").double()
+    options = {"length": 50, "sampling": Sampling(), "seeds": [1, 2, 3]}
+    prompts = [[1, 2, 3], [4], [0] * 11]
+    with torch_only():
+        expected = generate_tokens(model, prompts, **options)  # type: ignore[arg-type]
+    found = generate_tokens(model, prompts, **options)  # type: ignore[arg-type]
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    assert [one.log_prob for one in found] == pytest.approx([one.log_prob for one in expected])

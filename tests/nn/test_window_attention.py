@@ -6,9 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from chainrule.nn.moving_window import MovingWindow
 from chainrule.nn.window_attention import WindowAttention, window_bias
 
 SIZE, WIDTH = 5, 4
+WINDOW = MovingWindow(SIZE, 2)
 
 
 def bias_after(positions: list[int], count: int) -> torch.Tensor:
@@ -18,9 +20,10 @@ def bias_after(positions: list[int], count: int) -> torch.Tensor:
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pieces: list[int]) -> torch.Tensor:
     """In pieces, with the cache carried from one to the next."""
     found, read = [], 0
-    keys, values = (torch.zeros(len(query), 1, SIZE, WIDTH, dtype=query.dtype) for _ in range(2))
+    keys, values = (torch.zeros(len(query), 1, WINDOW.capacity, WIDTH, dtype=query.dtype) for _ in range(2))
     for parts in zip(*(torch.split(one, pieces, dim=2) for one in (query, key, value)), strict=True):
-        attention = WindowAttention(keys, values, bias_after([read] * len(query), parts[0].shape[2]))
+        positions = torch.full((len(query),), read)
+        attention = WindowAttention(WINDOW, keys, values, positions, bias_after([read] * len(query), parts[0].shape[2]))
         found.append(attention(*parts))
         keys, values, read = attention.keys, attention.values, read + parts[0].shape[2]
     return torch.cat(found, dim=2)
@@ -42,9 +45,10 @@ def test_reading_in_pieces_equals_reading_at_once(pieces: list[int]) -> None:
 
 def test_rows_may_have_read_different_numbers_of_tokens() -> None:
     query, key, value = torch.randn(3, 2, 1, 3, WIDTH, generator=torch.Generator().manual_seed(2)).double()
-    empty = torch.full((2, 1, SIZE, WIDTH), 9.0).double()
-    found = WindowAttention(empty, empty, bias_after([0, SIZE], 3))(query, key, value)
-    fresh = WindowAttention(empty[:1], empty[:1], bias_after([0], 3))
+    empty = torch.full((2, 1, WINDOW.capacity, WIDTH), 9.0).double()
+    positions = torch.tensor([0, SIZE])
+    found = WindowAttention(WINDOW, empty, empty, positions, bias_after([0, SIZE], 3))(query, key, value)
+    fresh = WindowAttention(WINDOW, empty[:1], empty[:1], positions[:1], bias_after([0], 3))
     torch.testing.assert_close(found[:1], fresh(query[:1], key[:1], value[:1]))
     torch.testing.assert_close(found[:1], attend(query, key, value, [3])[:1])
     assert not torch.allclose(found[1:], attend(query, key, value, [3])[1:])  # its cache is not empty

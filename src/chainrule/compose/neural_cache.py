@@ -16,13 +16,17 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import TypeIs
 
-from chainrule.compose.composite import build_part, part_settings
+from chainrule.compose.composite import build_part, part_settings, state_size
 from chainrule.config import ModelConfig
 from chainrule.data.corpus import Corpus
 from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.errors import ConfigError, DataError
 from chainrule.interface.base import AutoregressiveModel, NeuralModel, readable
 from chainrule.interface.capabilities import Composite
+from chainrule.kernels import step as kernels
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable, Describable
+from chainrule.nn.moving_window import MovingWindow
 from chainrule.types import Batch, Sequences, State, Step
 
 CHUNK = 256  # queries compared with the cache at once
@@ -40,10 +44,10 @@ class NeuralCacheConfig(ModelConfig):
 
 class CacheState(NamedTuple):
     inner: State
-    keys: Tensor  # (B, M, D) normalised hidden states that predicted the last M tokens, oldest first
-    values: Tensor  # (B, M) those tokens
+    keys: Tensor  # (B, M + S, D) normalised hidden states that predicted the last M tokens: a `MovingWindow`
+    values: Tensor  # (B, M + S) those tokens
     query: Tensor  # (B, D) normalised hidden state that predicts the next token
-    filled: Tensor  # (B,) number of valid entries; they are the last ones
+    positions: Tensor  # (B,) tokens read so far
 
 
 def supports_neural_cache(model: AutoregressiveModel) -> TypeIs[NeuralModel]:
@@ -60,7 +64,7 @@ class CacheLookup(NamedTuple):
     state: CacheState
 
 
-class NeuralCache(AutoregressiveModel, Composite):
+class NeuralCache(AutoregressiveModel, Composite, Compilable):
     """A neural model with a continuous cache over the text read so far.
 
     With h_t the hidden state that predicts x_t, ĥ its unit vector, and the cache the last M pairs (ĥ_i, x_i),
@@ -88,6 +92,7 @@ class NeuralCache(AutoregressiveModel, Composite):
             )
         self.model: NeuralModel = model
         self.size = config.size
+        self.window = MovingWindow.of(config.size)
         self.inverse_temperature = nn.Parameter(torch.tensor(8.0))  # θ
         self.age_decay = nn.Parameter(torch.tensor(0.5))  # δ
         self.match_slope = nn.Parameter(torch.tensor(0.3))  # a
@@ -110,14 +115,16 @@ class NeuralCache(AutoregressiveModel, Composite):
         query = unit_vectors(hidden[:, -1])
         state = CacheState(
             inner,
-            query.new_zeros(rows, self.size, query.shape[-1]),
-            bos.new_zeros(rows, self.size),
-            query,
+            query.new_zeros(rows, self.window.capacity, query.shape[-1]),
+            bos.new_zeros(rows, self.window.capacity),
+            query.contiguous(),
             bos.new_zeros(rows),
         )
         return Step(self.model.readout(hidden), state)
 
     def extend(self, tokens: Tensor, state: State) -> Step:
+        if (compiled := kernels.extend(self, tokens, state)) is not None:
+            return compiled
         return self.extend_both(tokens, state)[1]
 
     def extend_both(self, tokens: Tensor, state: State) -> tuple[Tensor, Step]:
@@ -151,27 +158,49 @@ class NeuralCache(AutoregressiveModel, Composite):
 
     def look_up(self, tokens: Tensor, state: CacheState) -> CacheLookup:
         """Read tokens (B, K) and compare the hidden state after each with the cache."""
-        inner, keys, values, query, filled = state
+        inner, keys, values, query, positions = state
         hidden, inner = self.model.advance(tokens, inner)
         queries = unit_vectors(hidden)  # (B, K, D)
-        keys = torch.cat([keys, query[:, None], queries[:, :-1]], dim=1)  # (B, M + K, D)
-        values = torch.cat([values, tokens], dim=1)
-        after = CacheState(
-            inner,
-            keys[:, -self.size :].clone(),
-            values[:, -self.size :].clone(),
-            queries[:, -1].clone(),
-            (filled + tokens.shape[1]).clamp(max=self.size),
-        )
-        return CacheLookup(hidden, self._similarities(queries, keys, filled), self._bands(values), after)
+        new = torch.cat([query[:, None], queries[:, :-1]], dim=1)
+        key_window = self.window.append(keys, new, positions, 1)
+        value_window = self.window.append(values, tokens, positions, 1)
+        similarities = self._similarities(queries, key_window.entries, positions.clamp(max=self.size))
+        read = positions + tokens.shape[1]
+        after = CacheState(inner, key_window.cache, value_window.cache, queries[:, -1].clone(), read)
+        return CacheLookup(hidden, similarities, self._bands(value_window.entries), after)
 
     def _bands(self, values: Tensor) -> Tensor:
         """From the tokens (B, M + K) of all entries, the M that each of K queries may use: (B, K, M)."""
         return values.unfold(1, self.size, 1)[:, 1:]
 
+    @property
+    def has_program(self) -> bool:
+        return isinstance(self.model, Describable) and kernels.has_program(self.model)
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        assert isinstance(self.model, Describable)
+        state = cast(CacheState, self.start().state)
+        keys = state_size(self.model)
+        program.positions = keys + 3
+        hidden, logits = program.new(state.query.shape[1]), program.new(self.vocabulary)
+        with program.keeping_hidden(hidden), program.part_of_model(0, logits):
+            self.model.describe_step(program)
+        parameters = [self.inverse_temperature, self.age_decay, self.match_slope, self.bias]
+        program.cache_lookup(logits, hidden, keys, parameters, self.window)
+
+    def make_room(self, state: State, count: int) -> State:
+        assert isinstance(self.model, Describable)
+        before = cast(CacheState, state)
+        inner = self.model.make_room(before.inner, count)
+        return state if inner is before.inner else before._replace(inner=inner)
+
+    def room(self, state: State) -> float:
+        assert isinstance(self.model, Describable)
+        return self.model.room(cast(CacheState, state).inner)
+
     def entry_scores(self, similarities: Tensor) -> Tensor:
         """s_i from ĥ_t · ĥ_i, both (..., M), oldest first."""
-        ages = torch.arange(self.size - 1, -1, -1, device=similarities.device)
+        ages = torch.arange(self.size - 1, -1, -1, dtype=similarities.dtype, device=similarities.device)
         empty = similarities.isneginf()  # kept out of the products: −∞ times a gradient of 0 is NaN
         scores = self.inverse_temperature * similarities.masked_fill(empty, 0.0) - self.age_decay * torch.log1p(ages)
         return scores.masked_fill(empty, -math.inf)

@@ -23,6 +23,9 @@ from chainrule.data.corpus import Corpus
 from chainrule.errors import ConfigError
 from chainrule.interface.base import Advance, AutoregressiveModel, NeuralModel
 from chainrule.interface.capabilities import Composite, is_right_to_left
+from chainrule.kernels import step as kernels
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable, Describable
 from chainrule.types import Batch, Sequences, State
 
 
@@ -30,7 +33,7 @@ class ReverseConfig(ModelConfig):
     model: dict[str, Any] = Field(description="the inner model: its family and that family's settings")
 
 
-class Reverse(NeuralModel, Composite):
+class Reverse(NeuralModel, Composite, Compilable):
     """A neural right-to-left model: each token is predicted from the ones after it.
 
     log P(x) = Σ_t log P(x_t | x_>t). Input rows are reversed, the last token of the text first, with EOS still at the
@@ -96,6 +99,24 @@ class Reverse(NeuralModel, Composite):
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         return self.model.advance(tokens, state)
+
+    @property
+    def has_program(self) -> bool:
+        return isinstance(self.model, Describable) and kernels.has_program(self.model)
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        self._described.describe_step(program)
+
+    def make_room(self, state: State, count: int) -> State:
+        return self._described.make_room(state, count)
+
+    def room(self, state: State) -> float:
+        return self._described.room(state)
+
+    @property
+    def _described(self) -> Describable:
+        assert isinstance(self.model, Describable)
+        return self.model
 
 
 def reversed_sequences(rows: Sequences) -> Sequences:

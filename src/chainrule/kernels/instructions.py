@@ -42,12 +42,20 @@ from torch import Tensor
     GATE_FEATURES,
     COMBINE,
     KEEP_TOKEN,
-) = range(28)
+    ROW_AT_POSITION,
+    LOG_SHARES,
+    EVERY_CHUNK,
+    LSTM_SCAN,
+    ALLOCATE,
+    WINDOW_ATTENTION,
+    CACHE_LOOKUP,
+    PIXELS,
+) = range(36)
 
 SQUARED_RELU, GELU, TANH, SIGMOID, RELU, ONE_MINUS = range(6)
 """Elementwise functions."""
 
-COLUMNS = 12  # integers per operation: its code, then vectors, slots and sizes
+COLUMNS = 14  # integers per operation: its code, then vectors, slots and sizes
 
 CONSTANT, WORKING, RESULT, FIRST_STATE = 0, 1, 2, 3
 """Where a vector is: in a parameter, in working memory, in the result, or in a tensor of the state, in their order.
@@ -82,6 +90,16 @@ class BackoffTables(Protocol):
 
     @property
     def levels(self) -> npt.NDArray[np.int64]: ...
+
+
+class MovingWindow(Protocol):
+    """The last `size` entries of a text, in memory with room for `room` more: `nn.moving_window.MovingWindow`."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def room(self) -> int: ...
 
 
 class Vector(NamedTuple):

@@ -13,61 +13,19 @@ import numpy.typing as npt
 
 from chainrule.kernels.arithmetic import (
     OPTIONS,
-    activate,
-    add,
-    additive_attention,
-    attend,
     compiled,
-    copy,
-    expected_row,
     integers,
-    interpolate,
-    layer_norm,
-    log_mixture,
-    log_softmax,
-    multiply,
-    rms_norm,
-    rotate,
 )
-from chainrule.kernels.backoff import next_log_probs
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose, log_probability
-from chainrule.kernels.distributions import gate_features, log_mixture_of, weighted_sum
 from chainrule.kernels.instructions import (
-    ACTIVATE,
-    ADD,
-    ADD_POSITION,
-    ADD_PREVIOUS_ROWS,
     ADDITIVE_ATTENTION,
-    BACKOFF,
-    COMBINE,
-    COPY,
     CROSS_ATTENTION,
-    EMBED,
-    EMBED_WINDOW,
-    EXPECTED_ROW,
-    FULL_ATTENTION,
-    GATE_FEATURES,
-    INTERPOLATE,
-    KEEP_TOKEN,
-    LAYER_NORM,
-    LINEAR,
-    LINEAR_IN_INTEGERS,
-    LINEAR_INT8,
-    LOG_MIXTURE,
-    LOG_SOFTMAX,
-    MULTIPLY,
-    POSITION,
-    RMS_NORM,
-    ROTATE,
-    SELF_ATTENTION,
-    TAPS,
+    EVERY_CHUNK,
+    WINDOW_ATTENTION,
 )
-from chainrule.kernels.integer_products import integer_linear
-from chainrule.kernels.products import linear
+from chainrule.kernels.operations import operate
 from chainrule.kernels.registers import vector
-
-INT8 = np.zeros(1, dtype=np.int8)
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
@@ -93,10 +51,7 @@ def _execute(
     rows, chunk = tokens.shape
     size = like.itemsize
     together = 1 if sequential else chunk
-    working = np.empty(rows * together * working_size + 16, like.dtype)
-    aligned = (working.ctypes.data + 63) // 64 * 64
-    addresses, row_strides = np.empty(len(memories), np.int64), np.empty(len(memories), np.int64)
-    longest, heads = chunk, 1
+    longest, heads, inner = chunk, 1, 0
     for counter in counters:
         for row in range(rows):
             longest = max(longest, integers(pointers[row, counter], 1)[0] + chunk)
@@ -107,38 +62,38 @@ def _execute(
             heads = max(heads, operations[operation, 6])
             for row in range(rows):
                 longest = max(longest, integers(pointers[row, lengths], 1)[0])
+        elif code == WINDOW_ATTENTION:
+            heads = max(heads, operations[operation, 7])
+        elif code == EVERY_CHUNK:
+            inner = max(inner, operations[operation, 5] * operations[operation, 8])
+    working = np.empty(rows * together * working_size + inner + 32, like.dtype)
+    aligned = (working.ctypes.data + 63) // 64 * 64
     scores, biases = np.empty(longest, like.dtype), np.empty(longest * heads, like.dtype)
+    addresses, row_strides = np.empty(len(memories), np.int64), np.empty(len(memories), np.int64)
     for first in range(0, chunk, together):
-        for index in range(len(memories)):
-            memory = memories[index]
-            if memory == 0:
-                addresses[index], row_strides[index] = offsets[index], 0
-            elif memory == 1:
-                addresses[index], row_strides[index] = aligned + offsets[index], working_size * size
-            elif memory < 0:  # a vector for each token
-                addresses[index] = pointers[0, -memory] + offsets[index] + first * strides[0, -memory, 1]
-                row_strides[index] = strides[0, -memory, 1]
-            elif memory == 2:
-                addresses[index] = pointers[0, 2] + offsets[index] + first * strides[0, 2, 1]
-                row_strides[index] = strides[0, 2, 1] if together > 1 else strides[0, 2, 0]
-            else:
-                addresses[index], row_strides[index] = pointers[0, memory] + offsets[index], strides[0, memory, 0]
-        for operation in range(len(operations)):
+        _locate(
+            memories, offsets, pointers, strides, aligned, working_size, first, together, addresses, row_strides, size
+        )
+        operation = 0
+        while operation < len(operations):
+            last = operation
+            while last < len(operations) and operations[last, 0] != EVERY_CHUNK:
+                last += 1
             _operate(
-                operations[operation],
-                values[operation],
-                addresses,
-                row_strides,
-                pointers[:, first_states[operation] :],
-                strides[:, first_states[operation] :],
-                positions[operation],
-                tokens,
-                first,
-                together,
-                scores,
-                biases,
-                like,
-            )
+                operations[operation:last], values[operation:last], first_states[operation:last],
+                positions[operation:last], addresses, row_strides, pointers, strides, tokens, first, together, scores,
+                biases, like,
+            )  # fmt: skip
+            if last < len(operations):
+                since, until = last + 1, last + 1 + operations[last, 7]
+                place = aligned + (rows * together * working_size * size + 63) // 64 * 64
+                _read_chunk(
+                    operations[last], operations[since:until], values[since:until], first_states[last:until],
+                    positions[last:until], memories, offsets, pointers, strides, tokens[:, first], place, scores,
+                    biases, like,
+                )  # fmt: skip
+                last = until
+            operation = last
         for counter in counters:
             for row in range(rows):
                 integers(pointers[row, counter], 1)[0] += together
@@ -146,20 +101,46 @@ def _execute(
 
 
 @compiled
-def _layout(strides: Integers, size: int) -> tuple[int, int]:
-    """Bytes between heads and between tokens of a tensor (B, H, S, D), or (B, S, D) with one head."""
-    return (0, strides[1]) if strides[2] == size else (strides[1], strides[2])
+def _locate(
+    memories: Integers,
+    offsets: Integers,
+    pointers: Integers,
+    strides: Integers,
+    working: int,
+    working_size: int,
+    first: int,
+    together: int,
+    addresses: Integers,
+    row_strides: Integers,
+    size: int,
+) -> None:
+    """The address of each vector in the first row, and the bytes between rows."""
+    for index in range(len(memories)):
+        memory = memories[index]
+        if memory == 0:
+            addresses[index], row_strides[index] = offsets[index], 0
+        elif memory == 1:
+            addresses[index], row_strides[index] = working + offsets[index], working_size * size
+        elif memory < 0:  # a vector for each token
+            addresses[index] = pointers[0, -memory] + offsets[index] + first * strides[0, -memory, 1]
+            row_strides[index] = strides[0, -memory, 1]
+        elif memory == 2:
+            addresses[index] = pointers[0, 2] + offsets[index] + first * strides[0, 2, 1]
+            row_strides[index] = strides[0, 2, 1] if together > 1 else strides[0, 2, 0]
+        else:
+            addresses[index], row_strides[index] = pointers[0, memory] + offsets[index], strides[0, memory, 0]
 
 
 @compiled
 def _operate(
-    operation: Integers,
-    value: float,
+    operations: Integers,
+    values: npt.NDArray[np.float64],
+    first_states: Integers,
+    positions: Integers,
     addresses: Integers,
     row_strides: Integers,
     pointers: Integers,
     strides: Integers,
-    positions: int,
     tokens: Integers,
     first: int,
     together: int,
@@ -167,232 +148,61 @@ def _operate(
     biases: Floats,
     like: Floats,
 ) -> None:
-    """One operation on all rows; a row is one token of one sequence."""
-    code = operation[0]
-    rows = len(tokens) * together
-    out, out_row = addresses[operation[1]], row_strides[operation[1]]
-    a, a_row = addresses[operation[2]], row_strides[operation[2]]
-    if code in (LINEAR, LINEAR_INT8, LINEAR_IN_INTEGERS):
-        bias = 0
-        if operation[4] >= 0:
-            bias = addresses[operation[4]]
-        matrix, inputs, outputs, accumulate = addresses[operation[3]], operation[5], operation[6], operation[7] != 0
-        if code == LINEAR:
-            linear(out, out_row, a, a_row, matrix, 0, bias, inputs, outputs, rows, accumulate, like, like)
-        elif code == LINEAR_IN_INTEGERS:
-            scales, shifts, rounded = addresses[operation[8]], addresses[operation[9]], addresses[operation[10]]
-            rounded_row = row_strides[operation[10]]
-            integer_linear(
-                out, out_row, a, a_row, rounded, rounded_row, matrix, shifts, scales, bias, inputs, outputs, rows,
-                accumulate,
-            )  # fmt: skip
-        else:
-            scales = addresses[operation[8]]
-            linear(out, out_row, a, a_row, matrix, scales, bias, inputs, outputs, rows, accumulate, INT8, like)
-        return
-    size = like.itemsize
-    for row in range(rows):
-        sequence, ahead = row // together, row % together
-        out, a = addresses[operation[1]] + row * out_row, addresses[operation[2]] + row * a_row
-        if code == EMBED:
-            token = min(tokens[sequence, first + ahead], operation[4])
-            copy(out, addresses[operation[2]] + token * operation[3] * size, operation[3], like)
-        elif code == EMBED_WINDOW:
-            width, length, memory = operation[3], operation[4], operation[5]
-            window = integers(pointers[sequence, memory], length - 1)
-            for index in range(length):
-                token = window[index] if index < length - 1 else tokens[sequence, first]
-                copy(out + index * width * size, addresses[operation[2]] + token * width * size, width, like)
-            for index in range(length - 2):
-                window[index] = window[index + 1]
-            if length > 1:
-                window[length - 2] = tokens[sequence, first]
-        elif code == ADD_PREVIOUS_ROWS:
-            width, count = operation[4], operation[5]
-            position = integers(pointers[sequence, positions], 1)[0] + ahead
-            read = integers(pointers[sequence, operation[6]], position + 1)
-            read[position] = tokens[sequence, first + ahead]
-            for distance in range(1, min(count, position) + 1):
-                earlier = addresses[operation[2]] + read[position - distance] * width * size
-                scale = addresses[operation[3]] + (distance - 1) * width * size
-                multiply(out, earlier, scale, width, True, like)
-        elif code == RMS_NORM:
-            rms_norm(out, a, operation[3], operation[4], value, like)
-        elif code == LAYER_NORM:
-            layer_norm(out, a, addresses[operation[3]], addresses[operation[4]], operation[5], value, like)
-        elif code == ROTATE:
-            width = operation[4]
-            position = integers(pointers[sequence, positions], 1)[0] + ahead
-            cosine, sine = addresses[operation[2]], addresses[operation[3]]
-            rotate(out, cosine + position * width * size, sine + position * width * size, width, operation[5], like)
-        elif code == SELF_ATTENTION:
-            position = integers(pointers[sequence, positions], 1)[0]
-            keys, values, heads, width = operation[5], operation[6], operation[7], operation[8]
-            layout = strides[sequence, keys, 1], strides[sequence, keys, 2]
-            cached_keys = pointers[sequence, keys]
-            cached_values = pointers[sequence, values]
-            if ahead == 0:  # the keys of all new tokens of this sequence, before the first of them attends
-                for later in range(together):
-                    key = addresses[operation[3]] + (row + later) * row_strides[operation[3]]
-                    fresh = addresses[operation[4]] + (row + later) * row_strides[operation[4]]
-                    for index in range(heads):
-                        where = index * layout[0] + (position + later) * layout[1]
-                        copy(cached_keys + where, key + index * width * size, width, like)
-                        copy(cached_values + where, fresh + index * width * size, width, like)
-            count = position + ahead + 1
-            attend(
-                out, a, cached_keys, cached_values, layout, layout, width, heads, count, value, scores, like[:0], like
-            )
-        elif code == FULL_ATTENTION:
-            keys, values, heads, width = operation[3], operation[4], operation[5], operation[6]
-            start = sequence * together
-            attend(
-                out,
-                a,
-                addresses[keys] + start * row_strides[keys],
-                addresses[values] + start * row_strides[values],
-                (width * size, row_strides[keys]),
-                (width * size, row_strides[values]),
-                width,
-                heads,
-                together,
-                value,
-                scores,
-                like[:0],
-                like,
-            )
-        elif code == CROSS_ATTENTION:
-            keys, values, lengths, heads, width = operation[3], operation[4], operation[5], operation[6], operation[7]
-            count = integers(pointers[sequence, lengths], 1)[0]
-            source_keys = pointers[sequence, keys]
-            source_values = pointers[sequence, values]
-            key_layout, value_layout = _layout(strides[sequence, keys], size), _layout(strides[sequence, values], size)
-            added = like[:0]
-            if operation[8] >= 0:
-                memory, furthest = operation[9], operation[10]
-                position = integers(pointers[sequence, positions], 1)[0] + ahead
-                where = integers(pointers[sequence, memory], count)
-                distances = addresses[operation[8]]
-                added = biases[: heads * count]
-                for index in range(count):
-                    offset = min(max(position - where[index], -furthest), furthest) + furthest
-                    of_distance = vector(distances + offset * heads * size, heads, like)
-                    for number in range(heads):
-                        added[number * count + index] = of_distance[number]
-            attend(
-                out,
-                a,
-                source_keys,
-                source_values,
-                key_layout,
-                value_layout,
-                width,
-                heads,
-                count,
-                value,
-                scores,
-                added,
-                like,
-            )
-        elif code == ADDITIVE_ATTENTION:
-            keys, values, lengths = operation[4], operation[5], operation[6]
-            count = integers(pointers[sequence, lengths], 1)[0]
-            source_keys = pointers[sequence, keys]
-            source_values = pointers[sequence, values]
-            additive_attention(
-                out,
-                a,
-                addresses[operation[3]],
-                source_keys,
-                strides[sequence, keys, 1],
-                source_values,
-                strides[sequence, values, 1],
-                operation[7],
-                operation[8],
-                count,
-                scores,
-                like,
-            )
-        elif code == TAPS:
-            memory, width, kernel, dilation = operation[3], operation[4], operation[5], operation[6]
-            position = integers(pointers[sequence, positions], 1)[0]
-            past = (kernel - 1) * width
-            slot = pointers[sequence, memory] + (position % dilation) * past * size
-            copy(out, slot, past, like)
-            copy(out + past * size, a, width, like)
-            copy(slot, out + width * size, past, like)
-        elif code == ACTIVATE:
-            activate(out, a, operation[3], operation[4], like)
-        elif code == ADD:
-            add(out, a, addresses[operation[3]] + row * row_strides[operation[3]], operation[4], like)
-        elif code == ADD_POSITION:
-            position = integers(pointers[sequence, positions], 1)[0] + ahead
-            add(out, a, addresses[operation[3]] + position * operation[4] * size, operation[4], like)
-        elif code == POSITION:
-            position = integers(pointers[sequence, positions], 1)[0] + ahead
-            copy(out, addresses[operation[2]] + position * operation[3] * size, operation[3], like)
-        elif code == MULTIPLY:
-            other = addresses[operation[3]] + row * row_strides[operation[3]]
-            multiply(out, a, other, operation[4], operation[5] != 0, like)
-        elif code == INTERPOLATE:
-            other = addresses[operation[3]] + row * row_strides[operation[3]]
-            weight = addresses[operation[4]] + row * row_strides[operation[4]]
-            interpolate(out, a, other, weight, operation[5], like)
-        elif code == COPY:
-            copy(out, a, operation[3], like)
-        elif code == LOG_SOFTMAX:
-            log_softmax(out, a, operation[3], value, like)
-        elif code == EXPECTED_ROW:
-            expected_row(out, a, addresses[operation[3]], operation[4], operation[5], value, like)
-        elif code == LOG_MIXTURE:
-            other = addresses[operation[3]] + row * row_strides[operation[3]]
-            gate = addresses[operation[4]] + row * row_strides[operation[4]]
-            log_mixture(out, a, other, gate, operation[5], like)
-        elif code == BACKOFF:
-            order, base, nodes = operation[3], operation[4], pointers[sequence, operation[5]]
-            next_log_probs(out, a, order, base, nodes, tokens[sequence, first + ahead], operation[6], like)
-        elif code == GATE_FEATURES:
-            size_of, parts, predicted = operation[3], operation[4], operation[5]
-            token = tokens[sequence, first + ahead]
-            where = np.empty(2 * parts, np.int64)  # the predictions of this token and those of the next
-            for part in range(parts):
-                place = operation[2] + part
-                here = addresses[place] + row * row_strides[place]
-                where[part] = here - row_strides[place] if ahead > 0 else pointers[sequence, predicted + part]
-                where[parts + part] = here
-            gate_features(
-                out,
-                where,
-                size_of,
-                token,
-                pointers[sequence, operation[6]],
-                addresses[operation[7]],
-                addresses[operation[8]],
-                addresses[operation[9]],
-                operation[10],
-                like,
-            )
-            if ahead == together - 1:
-                for part in range(parts):
-                    copy(pointers[sequence, predicted + part], where[parts + part], size_of, like)
-        elif code == COMBINE:
-            size_of, parts = operation[4], operation[5]
-            where = np.empty(parts, np.int64)
-            for part in range(parts):
-                place = operation[2] + part
-                where[part] = addresses[place] + row * row_strides[place]
-            scores_of = addresses[operation[3]] + row * row_strides[operation[3]]
-            if operation[6] != 0:
-                log_mixture_of(out, where, scores_of, size_of, like)
-            else:
-                weighted_sum(out, where, scores_of, size_of, like)
-        elif code == KEEP_TOKEN:
-            tail = integers(pointers[sequence, operation[3]], operation[4])
-            for index in range(operation[4] - 1):
-                tail[index] = tail[index + 1]
-            if operation[4] > 0:
-                tail[operation[4] - 1] = tokens[sequence, first + ahead]
-            integers(pointers[sequence, operation[5]], 1)[0] += 1
+    for number in range(len(operations)):
+        operate(
+            operations[number],
+            values[number],
+            addresses,
+            row_strides,
+            pointers[:, first_states[number] :],
+            strides[:, first_states[number] :],
+            positions[number],
+            tokens,
+            first,
+            together,
+            scores,
+            biases,
+            like,
+        )
+
+
+@compiled
+def _read_chunk(
+    chunk: Integers,
+    operations: Integers,
+    values: npt.NDArray[np.float64],
+    first_states: Integers,  # of `chunk` itself, then of the operations
+    positions: Integers,
+    memories: Integers,
+    offsets: Integers,
+    pointers: Integers,
+    strides: Integers,
+    tokens: Integers,  # (B,)
+    working: int,
+    scores: Floats,
+    biases: Floats,
+    like: Floats,
+) -> None:
+    """Append a token to the chunk of each row. Rows whose chunk is complete then execute the operations on it."""
+    recent, source, length, offset, working_size = chunk[3], chunk[4], chunk[5], chunk[6], chunk[8]
+    addresses, row_strides = np.empty(len(memories), np.int64), np.empty(len(memories), np.int64)
+    ids = np.empty((1, length), np.int64)
+    for row in range(len(tokens)):
+        position = integers(pointers[row, first_states[0] + positions[0]], 1)[0]
+        current = integers(pointers[row, first_states[0] + recent], length)
+        current[(position + offset) % length] = tokens[row]
+        if (position + offset + 1) % length != 0:
+            continue
+        previous = integers(pointers[row, first_states[0] + source], length)
+        for index in range(length):
+            ids[0, index] = previous[index] = current[index]
+            current[index] = 0
+        here, there = pointers[row : row + 1], strides[row : row + 1]
+        _locate(memories, offsets, here, there, working, working_size, 0, length, addresses, row_strides, like.itemsize)
+        _operate(
+            operations, values, first_states[1:], positions[1:], addresses, row_strides, here, there, ids, 0, length,
+            scores, biases, like,
+        )  # fmt: skip
 
 
 def _advance(

@@ -18,6 +18,9 @@ from chainrule.features.source import FeaturesConfig, SourceFeatures
 from chainrule.interface.base import Advance, NeuralModel, readable, shift_right
 from chainrule.interface.capabilities import BlockPredictor, Branched, FitsStatistics, Lookahead, TokenPairs
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
+from chainrule.kernels.instructions import Vector
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.models.transformer import (
     CrossAttention,
     EncoderMemory,
@@ -89,7 +92,17 @@ class HybridSettings(FeaturesConfig):
         return self
 
 
-class HybridModel(Branched, BlockPredictor, NeuralModel):
+class PlanSlots(NamedTuple):
+    """The state tensors of a plan, and how a position is turned into an index of it."""
+
+    drafts: int
+    mass: int
+    counts: int
+    offset: int = 0
+    modulus: int = 0  # none
+
+
+class HybridModel(Branched, BlockPredictor, NeuralModel, Compilable):
     """P(y_t | y_<t, s) = (1 − γ_t) P_AR(y_t | y_<t, s) + γ_t P_NAR(y_t | t, s), for any source s.
 
     With the vectors a_t and n_t of `nn.branches`, E the token table and b its bias,
@@ -243,6 +256,26 @@ class HybridModel(Branched, BlockPredictor, NeuralModel):
         mass = gather_positions(plan.mass[..., None], where)[..., 0]
         return torch.cat([both, log_shares(self.gamma(both) * self._participation(mass))], -1)
 
+    def describe_mixture(self, program: ProgramBuilder, autoregressive: Vector, plan: PlanSlots) -> None:
+        """`joined` and `readout` in a compiled step, from a."""
+        if self.fixed_gamma == 0 and program.hidden is None:
+            out = program.result()
+            self.tokens.describe_logits(program, autoregressive, out)
+            program.log_softmax(out)
+            return
+        where = {"counts": plan.counts, "offset": plan.offset, "modulus": plan.modulus}
+        parallel = program.row_at_position(plan.drafts, autoregressive.size, **where)
+        mass = program.row_at_position(plan.mass, 1, **where)
+        gamma = self.gamma.describe(program, program.concatenate(autoregressive, parallel))
+        threshold = 0.0 if self.one_pass else self.config.min_mass
+        shares = program.log_shares(gamma, mass, threshold)
+        log_probs = [program.new(self.vocabulary) for _ in range(2)]
+        for hidden, out in zip((autoregressive, parallel), log_probs, strict=True):
+            self.tokens.describe_logits(program, hidden, out)
+            program.log_softmax(out)
+        program.keep_hidden(autoregressive, parallel, shares)
+        program.combine(log_probs, shares, mixture=True)
+
     def _participation(self, mass: Tensor) -> Tensor:
         """The factor of γ at positions with this mass: min(1, mass / θ); at γ = 1, whether there is a position."""
         if self.one_pass or not self.config.min_mass:
@@ -361,6 +394,20 @@ class Hybrid(Conditional, HasAttention, FitsStatistics, HybridModel):
             for block, layer in zip(self.stack, attention, strict=True)
         ]
         return self.read_target(self.tokens.embed(tokens), contexts, state.layers, attends)
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        layers = self.config.layers
+        lengths, hidden = 6 + 2 * layers, 7 + 2 * layers  # the plan has six tensors
+        program.positions = hidden + layers
+        x = self.tokens.describe_embedding(program)
+        assert self.use_context is not None
+        context = program.row_at_position(2, x.size, counts=5)
+        program.apply(self.use_context, context, add_to=x)
+        for layer, block in enumerate(self.stack):
+            attention = cast(CrossAttention, block.attention)
+            source = (6 + layer, 6 + layers + layer, lengths)
+            block.describe(program, x, hidden + layer, partial(attention.describe, source=source))
+        self.describe_mixture(program, program.rms_norm(x), PlanSlots(drafts=3, mass=4, counts=5))
 
     @property
     def _attention_dropout(self) -> float:

@@ -12,15 +12,18 @@ from torch import Tensor, nn
 
 from chainrule.interface.base import Advance
 from chainrule.interface.capabilities import Lookahead
-from chainrule.models.hybrid import HybridModel, HybridSettings
+from chainrule.kernels.instructions import CacheSlots, Vector
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.models.hybrid import HybridModel, HybridSettings, PlanSlots
 from chainrule.models.transformer import SelfAttention
 from chainrule.nn.attention import new_caches
 from chainrule.nn.branches import TargetPlan
 from chainrule.nn.convolution import ShortConvolution
+from chainrule.nn.moving_window import MovingWindow
 from chainrule.nn.recurrent import LayerState
 from chainrule.nn.recurrent_encoder import RecurrentEncoder, gather_positions
 from chainrule.nn.tokens import TokenTable
-from chainrule.nn.window_attention import WindowAttention, window_bias
+from chainrule.nn.window_attention import WindowAttention, head_slopes, window_bias
 from chainrule.types import Sequences, State
 
 
@@ -48,13 +51,27 @@ class HybridLanguageState(NamedTuple):
     """The states of the blocks, the plan of the current chunk, and the tokens of this and the previous chunk."""
 
     layers: tuple[LayerState, ...]
-    keys: tuple[Tensor, ...]  # (B, H, W, D/H) for each block with attention, of the last W tokens
+    keys: tuple[Tensor, ...]  # (B, H, W + S, D/H) for each block with attention, of the last tokens: a `MovingWindow`
     values: tuple[Tensor, ...]
     plan: TargetPlan  # of the current chunk, P = C
     source: Tensor  # (B, C) ids of the previous chunk, the source of the plan
     recent: Tensor  # (B, C) ids of the current chunk; 0 where not yet read
     tail: Tensor  # (B, k − 1) ids of the last tokens, for the convolution of the embeddings
     positions: Tensor  # (B,) tokens read so far, including BOS
+
+
+class HybridLanguageSlots(NamedTuple):
+    """The tensors of the state by number."""
+
+    keys: int  # of the first block with attention
+    values: int
+    drafts: int  # of the plan, its fourth tensor
+    mass: int
+    counts: int
+    source: int
+    recent: int
+    tail: int
+    positions: int
 
 
 class ChunkGrid(NamedTuple):
@@ -94,6 +111,7 @@ class HybridLanguage(HybridModel):
     def __init__(self, config: HybridLanguageConfig) -> None:
         tokens = TokenTable(config.vocabulary, config.width, tied=config.tied)
         super().__init__(config, tokens, source_vocabulary=config.vocabulary)
+        self.window = MovingWindow.of(config.window)
         self.convolution = ShortConvolution(config.kernel, config.width) if config.kernel > 1 else None
 
     @property
@@ -129,13 +147,13 @@ class HybridLanguage(HybridModel):
         config = self.config
         ids = torch.full((batch_size, config.chunk), self.bos, device=self.device)
         positions = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        plan = TargetPlan(*(part.expand(batch_size, *part.shape[1:]) for part in self._plan(ids[:1])))
+        plan = TargetPlan(*(part.repeat(batch_size, *[1] * (part.ndim - 1)) for part in self._plan(ids[:1])))
         layers = tuple(() if block.gru is None else block.gru.initial(batch_size) for block in self.stack)
-        shape = (batch_size, config.heads, config.window, config.width // config.heads)
+        shape = (batch_size, config.heads, self.window.capacity, config.width // config.heads)
         attending = sum(block.attention is not None for block in self.stack)
         keys, values = new_caches(self.tokens.bias, attending, shape)
         tail = torch.full((batch_size, config.kernel - 1), self.bos, device=self.device)
-        return HybridLanguageState(layers, keys, values, plan, ids, ids, tail, positions)
+        return HybridLanguageState(layers, keys, values, plan, ids, ids.clone(), tail, positions)
 
     def advance(self, tokens: Tensor, state: State) -> Advance:
         before = cast(HybridLanguageState, state)
@@ -150,7 +168,8 @@ class HybridLanguage(HybridModel):
             dtype=(before.keys or (self.tokens.bias,))[0].dtype,
         )
         attention = [
-            WindowAttention(keys, values, bias) for keys, values in zip(before.keys, before.values, strict=True)
+            WindowAttention(self.window, keys, values, before.positions, bias)
+            for keys, values in zip(before.keys, before.values, strict=True)
         ]
         read = torch.cat([before.tail, tokens], dim=1)
         attended, layers = self.read_target(
@@ -174,6 +193,59 @@ class HybridLanguage(HybridModel):
             before.positions + tokens.shape[1],
         )
         return Advance(hidden, after)
+
+    @property
+    def has_program(self) -> bool:
+        return self.features is None
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        config, slots = self.config, self._slots
+        program.positions = slots.positions
+        with program.every_chunk(config.chunk, recent=slots.recent, source=slots.source, offset=-2):
+            if self.fixed_gamma != 0 or program.hidden is not None:
+                encoder = cast(RecurrentEncoder, self.encoder)
+                source = encoder.describe(program, self.tokens.describe_embedding(program))
+                drafts, mass = program.given(slots.drafts, config.width), program.given(slots.mass, 1)
+                self.parallel.describe(program, source, config.chunk, drafts=drafts, mass=mass)
+        x = self._describe_embedding(program, slots.tail)
+        slot, window = 0, 0
+        for block in self.stack:
+            attend = None
+            if block.attention is not None:
+                caches = (slots.keys + window, slots.values + window)
+                attend = partial(
+                    self._describe_attention, attention=cast(SelfAttention, block.attention), caches=caches
+                )
+                window += 1
+            block.describe(program, x, slot, attend)
+            slot += block.gru is not None
+        plan = PlanSlots(slots.drafts, slots.mass, slots.counts, offset=-1, modulus=config.chunk)
+        self.describe_mixture(program, program.rms_norm(x), plan)
+
+    @property
+    def _slots(self) -> HybridLanguageSlots:
+        recurrent = sum(block.gru is not None for block in self.stack)
+        windows = sum(block.attention is not None for block in self.stack)
+        plan = recurrent + 2 * windows
+        return HybridLanguageSlots(recurrent, recurrent + windows, plan + 3, *range(plan + 4, plan + 10))
+
+    def _describe_embedding(self, program: ProgramBuilder, tail: int) -> Vector:
+        """`_embed` in a compiled step."""
+        if self.convolution is None:
+            return self.tokens.describe_embedding(program)
+        *before, x = program.split(self.tokens.describe_window(program, tail, self.config.kernel), self.config.kernel)
+        self.convolution.describe(program, x, before)
+        return x
+
+    def _describe_attention(
+        self, program: ProgramBuilder, x: Vector, *, attention: SelfAttention, caches: CacheSlots
+    ) -> None:
+        slopes = head_slopes(self.config.heads)
+
+        def attend(query: Vector, key: Vector, value: Vector) -> Vector:
+            return program.window_attention(query, key, value, caches, slopes, self.window)
+
+        attention.describe_attention(program, x, None, attend)
 
     def _attends(self, attention: Sequence[WindowAttention]) -> list[Callable[[Tensor], Tensor] | None]:
         """The attention of each block, if it has any."""

@@ -34,6 +34,8 @@ from torch import Tensor, nn
 from chainrule.config import ModelConfig, RasterConfig
 from chainrule.interface.base import Advance, Table, TabledReadout, readable
 from chainrule.interface.conditional import Conditional, TranslationConfig
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.nn.convolution import Convolution, GatedLayer, matrix, pixel_norm, pointwise, shift_down
 from chainrule.nn.layers import rms_norm
 from chainrule.types import Batch, Sequences, State, merge, select
@@ -70,7 +72,7 @@ class PixelState(NamedTuple):
     values: Tensor  # (B, 1 + T) BOS and the values read so far; later entries are never read
     positions: Tensor  # (B,) values read so far, including BOS
     given: Tensor  # (B, 2D) conditioning vector for both stacks
-    rows: tuple[Tensor, ...]  # (B, D, ·, W) the last complete rows that each convolution needs, normalised
+    rows: tuple[Tensor, ...]  # (B, ·, W, D) the last complete rows that each convolution needs, normalised
     above: tuple[Tensor, ...]  # (B, W, ·) vertical-to-horizontal outputs of the last complete row
     pixels: tuple[Tensor, ...]  # (B, ·, D) the last pixels of this row that it needs, normalised
     here: Tensor  # (B, C · 2D) head output for the next pixel
@@ -84,7 +86,7 @@ class Maps(NamedTuple):
     heads: Tensor  # (B, H, W, C · 2D)
 
 
-class PixelCNN(TabledReadout):
+class PixelCNN(TabledReadout, Compilable):
     """PixelCNN: gated masked convolutions over the previous pixels in raster order, for small images."""
 
     Config: ClassVar[type[ModelConfig]] = PixelCNNConfig
@@ -194,7 +196,7 @@ class PixelCNN(TabledReadout):
             values=torch.zeros(batch_size, 1 + self.config.size, dtype=torch.int64, device=self.device),
             positions=torch.zeros(batch_size, dtype=torch.int64, device=self.device),
             given=self.given(source, batch_size),
-            rows=tuple(zeros(batch_size, size, past, width) for size, past in sizes),
+            rows=tuple(zeros(batch_size, past, width, size) for size, past in sizes),
             above=tuple(zeros(batch_size, width, join.out_features) for join in self._joins),
             pixels=tuple(zeros(batch_size, past, size) for size, past in sizes),
             here=zeros(batch_size, self.head.out_features),
@@ -210,6 +212,28 @@ class PixelCNN(TabledReadout):
         if last == int(before.positions.min()) + 1:
             return self._step(tokens, before, last - 1)
         return self._steps(tokens, before)
+
+    def make_room(self, state: State, count: int) -> State:
+        self.require_room(int(cast(PixelState, state).positions.max()) + count)
+        return state
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        config, first, heads = self.config, self.embedding.weight, self.head.weight
+        channels, _, width = config.shape
+        program.positions = 1
+        parameters = [first, self.rows, self.columns]
+        for convolution in (self.first_vertical, self.first_horizontal):
+            parameters += [convolution.weight, convolution.bias]
+        parameters += [self.first_join.weight, heads, heads if self.earlier is None else self.earlier.weight]
+        for layer in self._stack:
+            for convolution in (layer.vertical, layer.horizontal):
+                parameters += [convolution.weight, convolution.bias]
+            parameters += [layer.join.weight, layer.outward.weight]
+        kernels = config.kernel, config.first_kernel, config.cycle
+        shape = config.layers, config.width, channels, width, *kernels, EMBEDDED
+        hidden = program.pixels(0, parameters, shape, levels=self.vocabulary)
+        program.keep_hidden(hidden)
+        program.linear(hidden, self.readout_weight, self.readout_bias, out=program.result())
 
     def _chunk(self, tokens: Tensor, before: PixelState, last: int) -> Advance:
         """Several values, by a pass over the whole image."""
@@ -236,7 +260,7 @@ class PixelCNN(TabledReadout):
         ]
         above = [this_row(shift_down(v)) for v in maps.vertical[1:]]
         return state._replace(
-            rows=(rows[0], *map(pixel_norm, rows[1:])),
+            rows=tuple(map(_channels_last, (rows[0], *map(pixel_norm, rows[1:])))),
             above=tuple(join(v) for join, v in zip(self._joins, above, strict=True)),
             pixels=(pixels[0], *map(rms_norm, pixels[1:])),
             here=this_row(maps.heads.permute(0, 3, 1, 2)).take_along_dim(column[:, None, None], dim=1)[:, 0],
@@ -280,14 +304,14 @@ class PixelCNN(TabledReadout):
         size = channels * width
         x = self._embed(state.values[:, 1 + (row - 1) * size : 1 + row * size]).permute(0, 3, 1, 2)  # (B, E, 1, W)
         place = (self.rows[row - 1] + self.columns + state.given[:, None]).mT  # (B, 2D, W)
-        v = self.first_vertical.row(state.rows[0], x) + place.chunk(2, dim=1)[0][:, :, None]
+        v = self.first_vertical.row(_channels_first(state.rows[0]), x) + place.chunk(2, dim=1)[0][:, :, None]
         inputs, above = [x], [self.first_join(v[:, :, 0].mT)]
         for layer, rows in zip(self._stack, state.rows[1:], strict=True):
             inputs.append(pixel_norm(v))
-            v = v + layer.row(rows, inputs[-1])
+            v = v + layer.row(_channels_first(rows), inputs[-1])
             above.append(layer.join(v[:, :, 0].mT))
         return state._replace(
-            rows=tuple(_pushed(rows, x, 2) for rows, x in zip(state.rows, inputs, strict=True)),
+            rows=tuple(_pushed(rows, _channels_last(x), 1) for rows, x in zip(state.rows, inputs, strict=True)),
             above=tuple(above),
             pixels=tuple(map(torch.zeros_like, state.pixels)),
         )
@@ -332,6 +356,16 @@ def _last(x: Tensor, end: Tensor, count: int, dim: int) -> Tensor:
     form = [1] * x.ndim
     form[0], form[dim] = index.shape
     return F.pad(x, padding).take_along_dim(index.view(form), dim=dim)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """(B, D, H, W) to (B, H, W, D)."""
+    return x.permute(0, 2, 3, 1).contiguous()
+
+
+def _channels_first(x: Tensor) -> Tensor:
+    """(B, H, W, D) to (B, D, H, W)."""
+    return x.permute(0, 3, 1, 2)
 
 
 def _pushed(x: Tensor, new: Tensor, dim: int) -> Tensor:

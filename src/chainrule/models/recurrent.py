@@ -97,6 +97,7 @@ class Recurrent(TabledReadout, Compilable):
             x = layer.describe(program, x, slot)
             slot += len(layer.initial(1))
         weight, bias = self.readout_table()
+        program.keep_hidden(x)
         program.logits(x, weight[: self.vocabulary], bias)
 
     @property

@@ -132,13 +132,15 @@ class SelfRegressive(NeuralModel, Compilable):
         program.copy(program.state(0, width), program.part(both, 0, width))
         h = self.first.describe(program, x, 0)
         program.copy(h, program.part(both, width, width))
-        first = program.log_softmax(program.linear(program.apply(self.joined, both), words, self.first_bias))
+        joined = program.apply(self.joined, both)
+        first = program.log_softmax(program.linear(joined, words, self.first_bias))
         inputs = program.new(2 * width)
         program.expected_row(first, words, out=program.part(inputs, 0, width))
         program.copy(h, program.part(inputs, width, width))
         g = self.second.describe(program, inputs, 2)
         second = program.log_softmax(program.linear(g, words, self.second_bias))
         gate = program.linear(program.concatenate(h, g), self.gate_weight[None], self.gate_bias[None])
+        program.keep_hidden(joined, g, gate)
         program.log_mixture(first, second, gate, out=program.result())
 
     def expected(self, first: Tensor) -> Tensor:

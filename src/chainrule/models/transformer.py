@@ -24,7 +24,7 @@ Shape letters: B rows, T positions, K tokens in a chunk, S source tokens, V voca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
@@ -417,17 +417,28 @@ class SelfAttention(nn.Module):
 
     def describe(self, program: ProgramBuilder, x: Vector, positions: Positions, cache: CacheSlots | None) -> None:
         """`forward` of the normalised vector in a program, added to it; bidirectional without a cache."""
+
+        def attend(query: Vector, key: Vector, value: Vector) -> Vector:
+            if cache is None:
+                return program.full_attention(query, key, value, self.heads)
+            return program.self_attention(query, key, value, *cache, self.heads)
+
+        self.describe_attention(program, x, positions.tables, attend)
+
+    def describe_attention(
+        self,
+        program: ProgramBuilder,
+        x: Vector,
+        rotation: tuple[Tensor, Tensor] | None,
+        attend: Callable[[Vector, Vector, Vector], Vector],
+    ) -> None:
+        """The same with any attention, and rotary positions or none."""
         projected = program.apply(self.query_key_value, program.rms_norm(x))
         query_key = program.part(projected, 0, 2 * x.size)
         program.rms_norm(query_key, groups=2 * self.heads, out=query_key)
-        if positions.tables is not None:
-            program.rotate(query_key, *positions.tables, 2 * self.heads)
-        query, key, value = program.split(projected, 3)
-        if cache is None:
-            attended = program.full_attention(query, key, value, self.heads)
-        else:
-            attended = program.self_attention(query, key, value, *cache, self.heads)
-        program.apply(self.out, attended, add_to=x)
+        if rotation is not None:
+            program.rotate(query_key, *rotation, 2 * self.heads)
+        program.apply(self.out, attend(*program.split(projected, 3)), add_to=x)
 
 
 class CrossAttention(nn.Module):

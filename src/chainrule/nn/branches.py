@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from chainrule.kernels.instructions import Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.nn.dropout import Dropout, VariationalDropout
 from chainrule.nn.layers import rms_norm
 from chainrule.nn.mlp import SquaredReluMLP
@@ -67,6 +69,14 @@ class Allocation(nn.Module):
         mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)  # of a row's positions none is exactly 0
         return Allocated(contexts * wanted[..., None], mass * wanted)
 
+    def describe(self, program: ProgramBuilder, vectors: Vector, length: int, *, mass: Vector) -> Vector:
+        """The contexts of `forward` in a program, of a chunk of `length` vectors to as many positions."""
+        encoded = program.new(vectors.size)
+        program.position(sinusoids(vectors.size, length), out=encoded)
+        queries = program.apply(self.positions, encoded)
+        keys = program.add(queries, program.apply(self.vectors, vectors))
+        return program.allocate(queries, keys, vectors, length, mass=mass)
+
 
 class TargetPlan(NamedTuple):
     """What the source determines about the target before its first token."""
@@ -76,6 +86,7 @@ class TargetPlan(NamedTuple):
     contexts: Tensor  # (B, P, D) c; zeros past a row's positions, here and below
     drafts: Tensor  # (B, P, D) n
     mass: Tensor  # (B, P); positive at a row's positions
+    counts: Tensor  # (B,) a row's positions
 
 
 class ParallelBranch(nn.Module):
@@ -99,12 +110,17 @@ class ParallelBranch(nn.Module):
         wanted = length_mask(counts, int(counts.max()))
         contexts, mass = self.allocation(source, length_mask(lengths, source.shape[1]), wanted)
         if rows is None:
-            return TargetPlan(source, lengths, contexts, self._drafts(contexts, counts), mass)
+            return TargetPlan(source, lengths, contexts, self._drafts(contexts, counts), mass, counts)
         drafts = torch.zeros_like(contexts)
         if len(rows):
             drafts = drafts.index_put((rows,), self._drafts(contexts[rows], counts[rows]))
         absent = torch.ones_like(lengths, dtype=torch.bool).index_fill(0, rows, False)
-        return TargetPlan(source, lengths, contexts, drafts, mass.masked_fill(absent[:, None], 0.0))
+        return TargetPlan(source, lengths, contexts, drafts, mass.masked_fill(absent[:, None], 0.0), counts)
+
+    def describe(self, program: ProgramBuilder, source: Vector, length: int, *, drafts: Vector, mass: Vector) -> None:
+        """The drafts and the mass of `plan` in a program, for a chunk of `length` vectors and as many positions."""
+        contexts = self.allocation.describe(program, source, length, mass=mass)
+        program.rms_norm(self.lstm.describe(program, contexts), out=drafts)
 
     def _drafts(self, contexts: Tensor, counts: Tensor) -> Tensor:
         return rms_norm(self.lstm(self.dropout(contexts.transpose(0, 1)), counts).outputs.transpose(0, 1))
@@ -138,3 +154,14 @@ class RecurrentBlock(nn.Module):
         if attend is not None:
             x = x + self.dropout(attend(rms_norm(x)))
         return x + self.dropout(self.mlp(rms_norm(x))), state
+
+    def describe(
+        self, program: ProgramBuilder, x: Vector, slot: int, attend: Callable[[ProgramBuilder, Vector], None] | None
+    ) -> None:
+        """`forward` in a compiled step, in place; the state of the GRU is the state tensor `slot`."""
+        with program.scratch():
+            if self.gru is not None:
+                program.add(x, self.gru.describe(program, program.rms_norm(x), slot), out=x)
+            if attend is not None:
+                attend(program, x)
+            self.mlp.describe(program, program.rms_norm(x), add_to=x)

@@ -16,6 +16,7 @@ Shape letters: B images, D width, H rows, W columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -238,3 +239,8 @@ class ShortConvolution(nn.Module):
             start = self.kernel - 1 - distance
             x = torch.addcmul(x, padded[:, start : start + length], scale)
         return x
+
+    def describe(self, program: ProgramBuilder, x: Vector, before: Sequence[Vector]) -> None:
+        """`forward` in a compiled step, in place, after the last k − 1 vectors, the oldest first."""
+        for distance, scale in enumerate(self.scales.chunk(self.kernel - 1), start=1):
+            program.multiply(before[-distance], program.constant(scale), out=x, accumulate=True)

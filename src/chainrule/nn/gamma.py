@@ -10,6 +10,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from chainrule.kernels.instructions import SIGMOID, Vector
+from chainrule.kernels.program import ProgramBuilder
+
 GammaName: TypeAlias = Literal["fixed", "learned", "gated"]
 
 
@@ -19,6 +22,10 @@ class Gamma(nn.Module, ABC):
     @abstractmethod
     def forward(self, vectors: Tensor) -> Tensor:
         """Vectors of both branches, (..., D), to γ, (...)."""
+
+    @abstractmethod
+    def describe(self, program: ProgramBuilder, vectors: Vector) -> Vector:
+        """`forward` in a compiled step."""
 
 
 class FixedGamma(Gamma):
@@ -30,6 +37,9 @@ class FixedGamma(Gamma):
 
     def forward(self, vectors: Tensor) -> Tensor:
         return vectors.new_full(vectors.shape[:-1], self.share)
+
+    def describe(self, program: ProgramBuilder, vectors: Vector) -> Vector:
+        return program.constant(torch.tensor([self.share], dtype=torch.float64))
 
     def extra_repr(self) -> str:
         return f"{self.share:g}"
@@ -45,6 +55,9 @@ class LearnedGamma(Gamma):
     def forward(self, vectors: Tensor) -> Tensor:
         return self.score.sigmoid().expand(vectors.shape[:-1])
 
+    def describe(self, program: ProgramBuilder, vectors: Vector) -> Vector:
+        return program.activate(program.constant(self.score), SIGMOID, out=program.new(1))
+
 
 class GatedGamma(Gamma):
     """σ(w · v + c) with v the vectors of both branches; w is initialised to zero."""
@@ -56,6 +69,9 @@ class GatedGamma(Gamma):
 
     def forward(self, vectors: Tensor) -> Tensor:
         return torch.sigmoid(vectors @ self.weight + self.bias)
+
+    def describe(self, program: ProgramBuilder, vectors: Vector) -> Vector:
+        return program.activate(program.linear(vectors, self.weight[None], self.bias[None]), SIGMOID)
 
 
 def _logit(share: float) -> float:

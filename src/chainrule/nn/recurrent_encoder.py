@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chainrule.kernels.instructions import Vector
+from chainrule.kernels.program import ProgramBuilder
 from chainrule.nn.dropout import VariationalDropout
-from chainrule.nn.recurrent import CELLS, Cell, LayerState, RecurrentLayer
+from chainrule.nn.recurrent import CELLS, LSTM, Cell, LayerState, RecurrentLayer
 from chainrule.types import merge, select
 
 
@@ -54,6 +56,17 @@ class RecurrentEncoder(nn.Module):
             values = self.dropout(outputs)
             states.append(state)
         return EncodedSequences(values, tuple(states))
+
+    def describe(self, program: ProgramBuilder, x: Vector) -> Vector:
+        """The outputs of `forward` in a program that reads whole chunks, of bidirectional layers of LSTM cells."""
+        for layers in zip(self.forward_layers, self.backward_layers, strict=True):
+            out = program.new(x.size)
+            for layer, part, backwards in zip(layers, program.split(out, 2), (False, True), strict=True):
+                assert isinstance(layer, LSTM)
+                gates = program.linear(x, layer.input_weight, layer.bias)
+                program.lstm_scan(gates, layer.recurrent_weight, out=part, backwards=backwards)
+            x = out
+        return x
 
 
 class LengthOrder:

@@ -59,7 +59,12 @@ class TokenTable(nn.Module):
 
     def describe_readout(self, program: ProgramBuilder, hidden: Vector) -> None:
         """`readout` in a compiled step."""
-        program.logits(hidden, self.matrix[: self.vocabulary], self.bias)
+        program.keep_hidden(hidden)
+        self.describe_logits(program, hidden, program.result())
+
+    def describe_logits(self, program: ProgramBuilder, hidden: Vector, out: Vector) -> None:
+        """The same as a vector, which need not be the result."""
+        program.linear(hidden, self.matrix[: self.vocabulary], self.bias, out=out)
 
     @property
     def _embeddings(self) -> Tensor:

@@ -11,7 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chainrule.nn.moving_window import MovingWindow
+
 STEEPEST = 8.0  # the smallest slope is 2⁻⁸
+
+
+def head_slopes(heads: int) -> Tensor:
+    """(H,) in double precision: how fast the score of each head decreases with the distance."""
+    return torch.tensor([2 ** (-STEEPEST * (head + 1) / heads) for head in range(heads)], dtype=torch.float64)
 
 
 def window_bias(positions: Tensor, count: int, *, window: int, heads: int, dtype: torch.dtype) -> Tensor:
@@ -24,7 +31,7 @@ def window_bias(positions: Tensor, count: int, *, window: int, heads: int, dtype
     block, device = min(count, window), positions.device
     keys = torch.arange(window + block, device=device)
     distance = torch.arange(window, window + block, device=device)[:, None] - keys  # (L, W + L)
-    slopes = torch.tensor([2 ** (-STEEPEST * (head + 1) / heads) for head in range(heads)], dtype=dtype, device=device)
+    slopes = head_slopes(heads).to(device, dtype)
     bias = -slopes[:, None, None] * distance
     bias = bias.masked_fill((distance < 0) | (distance > window), -math.inf)[None, None]
     missing = window - positions  # (B,)
@@ -36,17 +43,19 @@ def window_bias(positions: Tensor, count: int, *, window: int, heads: int, dtype
 
 
 class WindowAttention:
-    """New tokens attend to the cached ones and to each other; `keys` and `values` are then those of the last W."""
+    """New tokens attend to the cached ones and to each other; `keys` and `values` are then the caches after them."""
 
-    def __init__(self, keys: Tensor, values: Tensor, bias: Tensor) -> None:
-        self.keys, self.values = keys, values  # (B, H, W, D)
+    def __init__(self, window: MovingWindow, keys: Tensor, values: Tensor, positions: Tensor, bias: Tensor) -> None:
+        self.window = window
+        self.keys, self.values = keys, values  # (B, H, W + S, D)
+        self.positions = positions  # (B,) tokens read so far
         self.bias = bias
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(B, H, K, D) each to (B, H, K, D)."""
-        keys, values = torch.cat([self.keys, key], 2), torch.cat([self.values, value], 2)
+        keys, self.keys = self.window.append(self.keys, key, self.positions, 2)
+        values, self.values = self.window.append(self.values, value, self.positions, 2)
         count, (_, blocks, _, block, reach) = query.shape[2], self.bias.shape
-        self.keys, self.values = keys[:, :, count:], values[:, :, count:]
         if blocks == 1:
             return F.scaled_dot_product_attention(query, keys, values, self.bias[:, 0])
         rows, heads, _, width = query.shape

@@ -117,6 +117,7 @@ TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "gated": {**_HYBRID, "chunk": 4, "window": 3},
         "learned": {**_HYBRID, "gate": "learned", "layers": 2, "recurrent_layers": 2, "kernel": 1, "chunk": 1},
         "fixed": {**_HYBRID, "gate": "fixed", "gamma": 0.7, "chunk": 5, "tied": False},
+        "several layers": {**_HYBRID, "layers": 3, "parallel_layers": 2, "chunk": 4, "window": 8},
     },
     "neighbours": {
         "grey": {"shape": (1, 4, 4), "neighbours": 4},
@@ -178,6 +179,8 @@ _PARTS = (
     {"family": "recurrent", "layers": 1, "width": 6},
 )
 
+_CHUNKS = {"family": "hybrid_language", **_HYBRID, "layers": 2, "chunk": 4, "window": 3}
+
 _TRANSLATORS = (
     {"family": "seq2seq", "layers": 1, "width": 6},
     {"family": "transformer", **_SHORT, "context": 40},
@@ -187,6 +190,7 @@ COMPOSED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mixture": {
         **{gate: {"gate": gate, "parts": _PARTS} for gate in ("fixed", "learned", "context")},
         "nested": {"parts": ({"family": "ensemble", "parts": _PARTS}, _PARTS[0])},
+        "chunks and caches": {"parts": (_PARTS[2], _CHUNKS, {"family": "neural_cache", "model": _PARTS[2], "size": 3})},
     },
     "ensemble": {gate: {"gate": gate, "parts": _PARTS} for gate in ("fixed", "learned", "context")},
     "conditional_mixture": {gate: {"gate": gate, "parts": _TRANSLATORS} for gate in ("learned", "context")},
@@ -200,6 +204,8 @@ COMPOSED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "neural_cache": {
         "short": {"model": _PARTS[2], "size": 3},
         "long": {"model": _PARTS[2], "size": 40},
+        "of two stages": {"model": {"family": "self_regressive", "width": 6}, "size": 9},
+        "of branches": {"model": _CHUNKS, "size": 3},
     },
 }
 """composite -> variant -> settings. The context is short, so that windows slide within a check."""
