@@ -1,7 +1,7 @@
 """Counting n-grams in bounded memory: MB/s, peak memory, and the time to open the table.
 
     python benchmarks/counting.py --text wikitext-2/train.txt.gz --megabytes 300 [--memory 2GB] [--order 5]
-        [--tokenizer words] [--workers 1,2] [--prune 0,0,1] [--bits 32] [--workplace FOLDER] [--json]
+        [--tokenizer words] [--workers 1,2] [--prune 0,0,1] [--bits 32] [--only encode] [--workplace FOLDER] [--json]
     python benchmarks/counting.py --text wikitext-2/train.txt.gz --megabytes 10000    # 10 GB: 30 GB of disk
 
 The text is the lines of the given ones, repeated in a new random order each time until it has the size. It is encoded
@@ -9,10 +9,10 @@ from scratch with each number of workers, tokenizer and validation split include
 `--memory` by each number of workers; one process opens the run and scores a piece of text; each is measured by itself.
 CPU seconds are those of the process and its workers. `waited` is how long a process that was ready to run had no core,
 at most: other work on the machine, or more processes than cores. Memory is the peak of what the process and its workers
-allocated together (anonymous), and of all that was resident in the process, with mapped parts of files, which the
-system can take back. A text of at most --equal megabytes is also trained without a limit, and both models and their
-bits/byte are compared; a larger one is trained once, by the largest number of workers. What was measured so far is
-written to standard error.
+allocated together (anonymous), for each stage, too, and of all that was resident in the process, with mapped parts of
+files, which the system can take back. A text of at most --equal megabytes is also trained without a limit, and both
+models and their bits/byte are compared; a larger one is trained once, by the largest number of workers. What was
+measured so far is written to standard error.
 """
 
 from __future__ import annotations
@@ -62,6 +62,14 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.anonymous = 0
         self.waited: dict[int, float] = {}
+        self.stages: dict[str, dict[str, float]] = {}  # when each ended, and its peak memory
+        self.began = time.perf_counter()
+
+    def in_stage(self, name: str) -> None:
+        """The work of a stage goes on, or begins."""
+        if name not in self.stages:
+            self.look()  # what was allocated before has been freed, or is still needed
+        self.stages.setdefault(name, {"end": 0.0, "anonymous": 0})["end"] = time.perf_counter() - self.began
 
     def run(self) -> None:
         while True:
@@ -77,6 +85,8 @@ class Watch(threading.Thread):
             except (OSError, StopIteration):  # it has ended
                 continue
         self.anonymous = max(self.anonymous, anonymous)
+        for stage in list(self.stages.values())[-1:]:
+            stage["anonymous"] = max(stage["anonymous"], anonymous)
 
 
 def _children() -> list[int]:
@@ -111,56 +121,55 @@ def do(work: str, arguments: dict[str, Any]) -> None:
     waited = watch.waited[os.getpid()]
     cpu = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     began = time.perf_counter()
-    found = WORKS[work](**arguments)
+    found = WORKS[work](watch, **arguments)
     seconds = time.perf_counter() - began
     used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) - cpu
     watch.look()
     watch.waited[os.getpid()] -= waited
+    times = {"seconds": seconds, "cpu": used, "waited": max(watch.waited.values())}
     memory = {"anonymous": watch.anonymous, "resident": _status("VmHWM"), "imports": before}
-    print(json.dumps({"seconds": seconds, "cpu": used, "waited": max(watch.waited.values()), **memory, **found}))
+    print(json.dumps({**times, **memory, "stages": watch.stages, **found}))
 
 
-def encode(text: str, tokenizer: str, workers: int) -> dict[str, Any]:
+def encode(watch: Watch, text: str, tokenizer: str, workers: int) -> dict[str, Any]:
     from chainrule.config import DataConfig
     from chainrule.data.corpus import prepare
 
-    stages: dict[str, float] = {}
-
-    def note(stage: str, done: int, total: int) -> None:
-        stages[stage] = time.perf_counter() - began
-
-    began = time.perf_counter()
     data = DataConfig(train=text, valid_fraction=0.01, workers=workers)
-    train = prepare(data, tokenizer, progress=note).train
+    train = prepare(data, tokenizer, progress=lambda stage, done, total: watch.in_stage(stage)).train
     digest = hashlib.sha256(train.tokens[: 1 << 24].data).hexdigest()
-    return {"tokens": len(train), "begin": digest, "ends": stages}
+    return {"tokens": len(train), "begin": digest}
 
 
 def train(
-    text: str, tokenizer: str, out: str, memory: str | None, model: dict[str, Any], workers: int
+    watch: Watch, text: str, tokenizer: str, out: str, memory: str | None, model: dict[str, Any], workers: int
 ) -> dict[str, Any]:
     import chainrule
     from chainrule.training.progress import Reporter
 
-    stages: dict[str, float] = {}
-
     class Stages(Reporter):
-        def begin(self, name: str) -> None:
-            self.name = name
+        name = ""
 
-        def update(self, share: float, record: Any) -> None:
-            stages[self.name] = time.perf_counter() - began
+        def begin(self, label: str) -> None:
+            self.name = label
+            watch.in_stage(label)
 
-    began = time.perf_counter()
+        def update(self, progress: float | None, record: Any) -> None:
+            watch.in_stage(self.name)
+
+        def end(self) -> None:
+            watch.in_stage(self.name)
+            watch.in_stage("after " + self.name)
+
     settings = {"data": {"valid_fraction": 0.01, "workers": workers}, "model": model}
     run = chainrule.train(
         "ngram", data=text, tokenizer=tokenizer, out=out, memory=memory, settings=settings, reporter=Stages()
     )
     weights = Path(out, "model.safetensors")
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.stat().st_size < 1 << 30 else None
+    with weights.open("rb") as file:  # in pieces: it is not to count as memory of the training
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     scores = run.folder.records("scores.jsonl")
     return {
-        "ends": stages,
         "n-grams": run.model.sizes,
         "table": weights.stat().st_size,
         "sha256": digest,
@@ -168,7 +177,7 @@ def train(
     }
 
 
-def open_run(out: str) -> dict[str, Any]:
+def open_run(watch: Watch, out: str) -> dict[str, Any]:
     import chainrule
 
     began = time.perf_counter()
@@ -194,6 +203,8 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         found["encode"][workers] = in_process("encode", **shared, workers=workers)
     found["train"] = {}
     equal = arguments.megabytes <= arguments.equal
+    if arguments.only == "encode":
+        return found
     for workers in arguments.workers if equal else [max(arguments.workers)]:
         shutil.rmtree(folder / "run", ignore_errors=True)
         limits = {"memory": arguments.memory, "model": model, "workers": workers}
@@ -225,9 +236,15 @@ def show(found: dict[str, Any]) -> None:
         times = f"{row['seconds']:10.1f}{row['cpu']:9.1f}{row['waited']:9.1f}"
         print(f"{name:18}{times}{size / row['seconds']:8.1f}{memory}")
     for name, row in rows.items():
-        print(f"{name}: " + ", ".join(f"{stage} until {end:.1f} s" for stage, end in row["ends"].items()))
+        stages = (
+            f"{stage} until {one['end']:.1f} s, {one['anonymous'] / 1e6:,.0f} MB"
+            for stage, one in row["stages"].items()
+        )
+        print(f"{name}: " + "; ".join(stages))
     print(f"tokens with every number of workers: {'the same' if len(tokens) == 1 else 'DIFFERENT'}")
     trained = list(found["train"].values())
+    if not trained:
+        return
     imports = trained[0]["imports"] / 1e6
     print(f"of the allocated memory, Python, torch and Numba take {imports:,.0f} MB")
     train, opened = trained[0], found["open"]
@@ -251,13 +268,11 @@ def main() -> None:
     parser.add_argument("--memory", default="2GB")
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--tokenizer", default="words")
-    numbers = "numbers of processes that encode, separated by commas"
-    parser.add_argument(
-        "--workers", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2], help=numbers
-    )
-    parser.add_argument("--prune", type=lambda text: [int(one) for one in text.split(",")], default=[])
+    parser.add_argument("--workers", type=numbers, default=[1, 2], help="numbers of processes, separated by commas")
+    parser.add_argument("--prune", type=numbers, default=[])
     parser.add_argument("--bits", type=int, choices=[16, 32], default=32)
     parser.add_argument("--workplace", type=Path, help="folder for text, cache and runs; by default a temporary one")
+    parser.add_argument("--only", choices=["encode"], help="count nothing")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--work", choices=WORKS, help=argparse.SUPPRESS)
     parser.add_argument("--arguments", default="{}", help=argparse.SUPPRESS)

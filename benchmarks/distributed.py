@@ -1,6 +1,6 @@
 """Training by several processes: speed against one process with as many threads, and memory against the prediction.
 
-    python benchmarks/distributed.py [--quick] [--only speed|steps]
+    python benchmarks/distributed.py [--quick] [--only memory|sharding|speed|steps]
 
 Every measurement is a process, or two of them, of its own:
 
@@ -11,11 +11,12 @@ Every measurement is a process, or two of them, of its own:
 - steps: seconds per step of 1, 2 and 4 gloo processes against the simulation (`training.collectives`). What it is given
   is measured by the same processes at the same time: a step of each of them without communication, so that it has
   their share of the cores, of the caches and of other work on the machine; the optimizer's part of it, of which a
-  process that has a part of the weights does a part; and latency and bandwidth of every collective.
+  process that has a part of the weights does a part; and latency and bandwidth of every collective. For FSDP, the model
+  of a step without communication is sharded over one process, so that it copies blocks and gradients as with several.
 
-Threads that wait sleep (OMP_WAIT_POLICY=passive): those that spin take the cores of others. `waited` is the share of
-the time in which a process that was ready had no core; speeds and steps are valid if it is small with up to as many
-processes as cores.
+Speeds and steps are valid on a machine without other work: `waited`, the share of the time in which a process that was
+ready had no core, is then small with up to as many processes as cores. Threads wait as OpenMP's default is: with
+OMP_WAIT_POLICY=passive Linux woke both threads of a process on one core, and two were no faster than one.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-STEPS = 5
+STEPS = 11
 REPEATS = 3
 VOCABULARY, CONTEXT, ROWS = 4096, 128, 4
-SMALL, LARGE = 1024, 4 << 20  # numbers in the tensors that measure collectives
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+SMALL, LARGE = 1024, 1 << 20  # numbers in the tensors that measure collectives; a block of the 10M gpt has 1.2 million
 SIZES = {"10M": (320, 6), "50M": (640, 9), "100M": (896, 10)}  # width, layers
 
 
@@ -51,7 +53,7 @@ def worker(width: int, layers: int, rows: int, parallel: str, threads: int) -> N
     from chainrule.training.distributed import joined
     from chainrule.training.learner import WholeSequences
     from chainrule.training.optim import build_optimizers
-    from chainrule.training.placement import Whole, place
+    from chainrule.training.placement import Sharded, Whole, place
     from chainrule.training.process import return_freed_memory
     from chainrule.types import Batch, Sequences
 
@@ -81,15 +83,29 @@ def worker(width: int, layers: int, rows: int, parallel: str, threads: int) -> N
         call()
         return time.perf_counter() - began
 
+    def gather(part: torch.Tensor) -> None:
+        dist.all_gather_into_tensor(torch.empty(len(part) * processes.world), part)  # FSDP allocates it each time, too
+
+    def scatter(whole: torch.Tensor) -> None:
+        dist.reduce_scatter_tensor(torch.empty(len(whole) // processes.world), whole)
+
     def collectives() -> dict[str, list[Callable[[], object]]]:
         """Each with a small and a large tensor."""
-        found: dict[str, list[Callable[[], object]]] = {"all_reduce": [], "all_gather": [], "reduce_scatter": []}
+        found: dict[str, list[Callable[[], object]]] = {kind: [] for kind in COLLECTIVES}
         for size in (SMALL, LARGE):
-            whole, part = torch.zeros(size), torch.zeros(size // processes.world)
-            found["all_reduce"].append(partial(dist.all_reduce, whole))
-            found["all_gather"].append(partial(dist.all_gather_into_tensor, whole, part))
-            found["reduce_scatter"].append(partial(dist.reduce_scatter_tensor, part, whole))
+            found["all_reduce"].append(partial(dist.all_reduce, torch.ones(size)))
+            found["all_gather"].append(partial(gather, torch.ones(size // processes.world)))
+            found["reduce_scatter"].append(partial(scatter, torch.ones(size)))
         return found
+
+    def without_communication(model: Any) -> Any:
+        """The placement of a step of one process: for FSDP, sharded over itself, with all its copies."""
+        if parallel == "ddp":
+            return Whole(model)
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh("cpu", (processes.world, 1), mesh_dim_names=("all", "one"))
+        return Sharded(model, processes, mesh["one"])
 
     torch.set_num_threads(threads)
     if parallel == "fsdp":
@@ -105,7 +121,7 @@ def worker(width: int, layers: int, rows: int, parallel: str, threads: int) -> N
         found: dict[str, Any] = {"memory": peak, "tokens": rows * CONTEXT, "waited": waited}
         if processes.world > 1:  # in turn, so that all have the same share of the machine
             single = build("gpt", shape(width, layers))
-            single_step = trained(single, Whole(single))
+            single_step = trained(single, without_communication(single))
             singles: list[tuple[float, float]] = []
             times: dict[str, list[list[float]]] = {}
             seconds = []
@@ -149,8 +165,7 @@ def measure(
     if processes > 1:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         command += arguments
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR",
-                                "OMP_WAIT_POLICY": "passive"}  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -180,49 +195,54 @@ def steps(about: Any) -> dict[str, Any]:
     for processes in (2, 4):
         for parallel in ("ddp", "fsdp"):
             one = measure("10M", processes=processes, parallel=parallel)
-            kinds = ("all_reduce", "all_gather", "reduce_scatter")
-            network = Network(*(Collective(*one[kind]) for kind in kinds), overlaps=False)
+            network = Network(**{kind: Collective(*one[kind]) for kind in COLLECTIVES}, overlaps=False)
             spared = one["optimizer"] * (1 - 1 / processes) if parallel == "fsdp" else 0.0
             simulated = communicating_step(one["single"] - spared, about, parallel, 1, network)
             found[f"{processes} {parallel}"] = {
                 "measured": one["seconds"], "simulated": simulated.seconds, "compute": simulated.compute,
                 "communication": simulated.communication, "ratio": simulated.seconds / one["seconds"],
-                "waited": one["waited"],
+                "waited": one["waited"], "MB/s": {kind: one[kind][1] / 1e6 for kind in COLLECTIVES},
             }  # fmt: skip
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the smallest model only")
-    parser.add_argument("--only", choices=["speed", "steps"], help="measure nothing else")
-    options = parser.parse_args()
-    if options.only == "speed":
-        print(json.dumps({"speed": speeds()}, indent=2))
-        return
-    if options.only == "steps":
-        from chainrule.training.planning import shape_of
-
-        print(json.dumps({"steps": steps(shape_of(shape(*SIZES["10M"])))}, indent=2))
-        return
+def memory(sizes: list[str]) -> dict[str, Any]:
+    """Predicted and measured peak memory of one process, in bytes."""
     from chainrule.config import TrainConfig
     from chainrule.training.planning import activation_bytes, shape_of, state_bytes
 
-    found: dict[str, Any] = {"memory": {}}
-    for size in ["10M"] if options.quick else SIZES:
+    found: dict[str, Any] = {}
+    for size in sizes:
         about = shape_of(shape(*SIZES[size]))
         states = state_bytes(about, "ddp", 1, TrainConfig(optimizer="adamw"))
         predicted = states + activation_bytes(about, ROWS, half=False)
         measured = measure(size)["memory"]
-        found["memory"][size] = {"parameters": about.parameters, "predicted": predicted, "measured": measured,
-                                 "ratio": predicted / measured}  # fmt: skip
-    found["speed"] = speeds()
-    large = "10M" if options.quick else "50M"
-    peaks = {parallel: measure(large, processes=2, rows=1, parallel=parallel)["memory"] for parallel in ("ddp", "fsdp")}
-    found["sharding"] = {**peaks, "ratio": peaks["ddp"] / peaks["fsdp"]}
-    about = shape_of(shape(*SIZES["10M"]))
-    found["steps"] = steps(about)
-    print(json.dumps(found, indent=2))
+        found[size] = {"parameters": about.parameters, "predicted": predicted, "measured": measured,
+                       "ratio": predicted / measured}  # fmt: skip
+    return found
+
+
+def sharding(size: str) -> dict[str, float]:
+    """Peak memory of a process of two, in bytes."""
+    peaks = {parallel: measure(size, processes=2, rows=1, parallel=parallel)["memory"] for parallel in ("ddp", "fsdp")}
+    return {**peaks, "ratio": peaks["ddp"] / peaks["fsdp"]}
+
+
+def main() -> None:
+    from chainrule.training.planning import shape_of
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the smallest model only")
+    parser.add_argument("--only", choices=["memory", "sharding", "speed", "steps"], help="measure nothing else")
+    options = parser.parse_args()
+    parts: dict[str, Callable[[], Any]] = {
+        "memory": lambda: memory(["10M"] if options.quick else list(SIZES)),
+        "sharding": lambda: sharding("10M" if options.quick else "50M"),
+        "speed": speeds,
+        "steps": lambda: steps(shape_of(shape(*SIZES["10M"]))),
+    }
+    chosen = list(parts) if options.only is None else [options.only]
+    print(json.dumps({name: parts[name]() for name in chosen}, indent=2))
 
 
 if __name__ == "__main__":

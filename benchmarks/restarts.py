@@ -27,11 +27,11 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def start(out: Path, processes: int, steps: int, restarts: int, parallel: str) -> subprocess.Popen[bytes]:
+def start(out: Path, processes: int, steps: int, restarts: int, settings: list[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", "-m", "chainrule", "train", "gpt"]
     command += ["--data", "builtin:prose", "--steps", str(steps), "--device", "cpu", "--out", str(out)]
-    for setting in [*SETTINGS, f"train.parallel={parallel}"]:
+    for setting in [*SETTINGS, *settings]:
         command += ["--set", setting]
     return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL,
                             stdout=subprocess.DEVNULL)  # fmt: skip
@@ -73,13 +73,17 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--parallel", choices=["ddp", "fsdp"], default="ddp")
+    parser.add_argument(
+        "--set", action="append", default=[], help="a setting of the runs, such as train.precision=float16"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    settings = [f"train.parallel={options.parallel}", *options.set]
     with tempfile.TemporaryDirectory() as name:
         calm, killed = Path(name) / "calm", Path(name) / "killed"
-        first = start(calm, options.processes, options.steps, 0, options.parallel)
+        first = start(calm, options.processes, options.steps, 0, settings)
         assert first.wait() == 0, "the run without kills has failed"
-        run = start(killed, options.processes, options.steps, options.kills, options.parallel)
+        run = start(killed, options.processes, options.steps, options.kills, settings)
         kills = kill_some(run, killed, options.steps, options.kills, options.seed)
         assert run.wait() == 0, f"the run has failed after {kills} kills"
         one, other = (load_file(path / "model.safetensors") for path in (calm, killed))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from chainrule.evaluation.token_scores import token_scores
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.testing import tiny_model
 from chainrule.tokenizers import train_tokenizer
+from chainrule.training.distributed import Processes, acting_as
 from chainrule.types import Batch, Sequences
 
 
@@ -26,6 +29,24 @@ def surprisal(model: AutoregressiveModel, ids: np.ndarray) -> float:
     batch = Batch(Sequences.full(torch.from_numpy(ids.astype(np.int64))[None]))
     with torch.no_grad():
         return -float(model.token_log_probs(batch)[0, -1])
+
+
+class OneOfTwo(Processes):
+    """A process whose other one has scored the rest."""
+
+    world = 2
+
+    def sum_arrays(self, *arrays: npt.NDArray[Any]) -> None:
+        arrays[-1][:] = True
+
+
+def test_scoring_is_complete_when_all_processes_have_scored_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chainrule.evaluation.predictions.MAX_BATCH_TOKENS", 16)
+    shares: list[float] = []
+    with acting_as(OneOfTwo()):
+        score(tiny_model("gpt"), Corpus.of_tokens(tokens(100), 5), progress=shares.append)
+    assert 0.3 < shares[-2] < 0.7
+    assert shares[-1] == 1
 
 
 @pytest.mark.parametrize("family", ["ngram", "recurrent"])

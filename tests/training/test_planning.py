@@ -81,7 +81,7 @@ def test_communication_is_hidden_by_computation_until_it_takes_longer() -> None:
 def test_processes_that_share_their_cores_with_the_network_hide_nothing() -> None:
     calls = (Collective(0.001, 1e9), Collective(0.002, 2e9), Collective(0.003, 1e9))
     beside, instead = Network(*calls), Network(*calls, overlaps=False)
-    for step in (partial(replicated_step, 2.0, 1e9, 1), partial(sharded_step, 2.0, 1e9, 4, 1)):
+    for step in (partial(replicated_step, 2.0, 1e9, 1), partial(sharded_step, 2.0, 1e9, 1e8, 4, 1)):
         assert step(instead).seconds == step(instead).compute + step(instead).communication
         assert step(beside).seconds < step(instead).seconds
 
@@ -90,8 +90,14 @@ def test_every_bucket_of_gradients_and_every_block_is_a_call() -> None:
     slow = Network(*[Collective(1.0, math.inf)] * 3, overlaps=False)
     assert replicated_step(0.0, FIRST_BUCKET, 1, slow).seconds == 1
     assert replicated_step(0.0, FIRST_BUCKET + 2 * BUCKET + 1, 1, slow).seconds == 4
-    assert sharded_step(0.0, 1e9, 3, 1, slow).seconds == 3 * 4  # two passes gather, one scatters
-    assert sharded_step(0.0, 1e9, 3, 2, slow).seconds == 5 * 4
+    assert sharded_step(0.0, 1e9, 1e8, 3, 1, slow).seconds == 3 * 3 + 2  # two passes gather, one scatters
+    assert sharded_step(0.0, 1e9, 1e8, 3, 2, slow).seconds == 5 * 3 + 3
+
+
+def test_what_is_in_no_block_is_gathered_once_per_piece() -> None:
+    slow = Network(Collective(0.0, 1.0), Collective(0.0, 1.0), Collective(0.0, 1.0), overlaps=False)
+    assert sharded_step(0.0, 100.0, 30.0, 7, 1, slow).seconds == 2 * 70 + 30 + 100
+    assert sharded_step(0.0, 100.0, 30.0, 7, 4, slow).seconds == 4 * (2 * 70 + 30) + 100
 
 
 def test_a_ring_sends_all_but_its_own_part() -> None:

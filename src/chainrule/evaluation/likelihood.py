@@ -92,6 +92,8 @@ def surprisals(
         if deadline.passed and table.complete:
             break
     table.merge(current())
+    if progress is not None:
+        progress(table.done)  # by all processes
     return table.surprisals(protocol)
 
 
@@ -226,6 +228,8 @@ def _score_whole(
         if progress is not None:
             progress(read / len(documents))
     processes.sum_arrays(nats, possible)
+    if progress is not None:
+        progress(1.0)
     count = int(lengths_of[possible].sum())
     if not count:
         raise DataError("no documents to score, or none short enough for the model; give shorter ones")

@@ -67,6 +67,8 @@ def objective_score(
         if progress is not None:
             progress(min(1.0, count / limit))
     total, count = current().sum(total, count)
+    if progress is not None:
+        progress(min(1.0, count / limit))
     if not count:
         raise DataError("no tokens to score; give a longer text")
     return ObjectiveScore(

@@ -2,7 +2,7 @@
 
 A collective takes a latency per call and a time per byte. GPUs communicate by a ring beside their computation.
 Processes on a CPU compute with the cores that also move the bytes and sum them, so that nothing is hidden; their
-numbers are measured (`benchmarks/distributed.py`).
+numbers are measured (`benchmarks/distributed.py`), and the computation of FSDP has its copying of blocks in it.
 """
 
 from __future__ import annotations
@@ -56,10 +56,12 @@ def replicated_step(compute: float, size: float, pieces: int, network: Network) 
     return StepTime(compute, communication, compute + max(0.0, communication - hidden))
 
 
-def sharded_step(compute: float, size: float, blocks: int, pieces: int, network: Network) -> StepTime:
-    """FSDP: weights are gathered block by block in both passes of every piece, gradients scattered in the last one."""
-    groups = blocks + 1  # what is in no block is one more
-    gathering = pieces * network.all_gather.seconds(2 * size, 2 * groups)
-    communication = gathering + network.reduce_scatter.seconds(size, groups)
+def sharded_step(compute: float, size: float, rest: float, blocks: int, pieces: int, network: Network) -> StepTime:
+    """FSDP: weights are gathered block by block in both passes of every piece, gradients scattered in the last one.
+
+    Of the `size`, `rest` bytes are in no block: they are gathered once per piece, and kept until the backward pass.
+    """
+    gathering = pieces * network.all_gather.seconds(2 * size - rest, 2 * blocks + 1)
+    communication = gathering + network.reduce_scatter.seconds(size, blocks + 1)
     hidden = (1 - 1 / blocks) * compute if network.overlaps else 0.0  # all but the first block
     return StepTime(compute, communication, compute + max(0.0, communication - hidden))

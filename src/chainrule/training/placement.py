@@ -29,6 +29,7 @@ from chainrule.interface.capabilities import Shardable
 from chainrule.training.distributed import ONE, Processes
 
 if TYPE_CHECKING:  # slow to import, and needed for sharded training only
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
@@ -97,9 +98,9 @@ class Replicated(Placement):
 
 @final
 class Sharded(Placement):
-    """Fully sharded data parallelism."""
+    """Fully sharded data parallelism, over all processes or those of a mesh."""
 
-    def __init__(self, model: Trainable, processes: Processes) -> None:
+    def __init__(self, model: Trainable, processes: Processes, mesh: DeviceMesh | None = None) -> None:
         from torch.distributed.fsdp import fully_shard
 
         super().__init__(model, processes)
@@ -107,8 +108,11 @@ class Sharded(Placement):
         self.module = _Computation(model)
         modules = [*model.sharded_blocks(), self.module]
         for module in modules:
-            fully_shard(module)
+            fully_shard(module, mesh=mesh)
         self.shards = [cast("FSDPModule", module) for module in modules]
+        if model.device.type == "cpu":  # which hides no communication, so that a block ahead would take memory only
+            for shard in self.shards:
+                shard.set_modules_to_backward_prefetch([shard])
 
     def __call__(self, compute: Callable[..., Tensor], *arguments: Any) -> Tensor:
         loss: Tensor = self.module(compute, *arguments)

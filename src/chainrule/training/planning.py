@@ -3,8 +3,8 @@
 Memory is counted from the shapes of a model: its weights, gradients and optimizer state by `footprint`, and the
 tensors that one row keeps for the backward pass by running a narrow model of the same layout. Time is simulated: a
 step computes forward and backward passes, and communicates. DDP sums all gradients (2 (n − 1) / n of their bytes per
-process) while the backward pass computes; FSDP gathers the weights in both passes and scatters the gradients (3 times
-(n − 1) / n), each overlapped with the computation of a block.
+process) while the backward pass computes; FSDP gathers the weights of blocks in both passes, all others once, and
+scatters the gradients (3 times (n − 1) / n, or 2 times), each overlapped with the computation of a block.
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ class Shape(NamedTuple):
     model: dict[str, Any]
     parameters: int
     block_parameters: int  # of its largest block
+
+    @property
+    def other_parameters(self) -> int:
+        """Those outside blocks."""
+        return self.parameters - self.block_parameters * int(self.model["layers"])
 
     @property
     def heads(self) -> int:
@@ -173,8 +178,8 @@ def state_bytes(shape: Shape, parallel: str, processes: int, train: TrainConfig)
     assert found is not None
     if parallel == "ddp" or processes == 1:
         return float(found.weights)
-    tables = shape.parameters - shape.block_parameters * int(shape.model["layers"])
-    gathered = 4.0 * (2 * tables + 3 * shape.block_parameters)  # with gradients; a block ahead is gathered meanwhile
+    # With gradients; a block ahead is gathered meanwhile.
+    gathered = 4.0 * (2 * shape.other_parameters + 3 * shape.block_parameters)
     return found.weights / processes + gathered
 
 
@@ -212,7 +217,7 @@ def communicating_step(compute: float, shape: Shape, parallel: str, pieces: int,
     size = 4.0 * shape.parameters
     if parallel == "ddp":
         return replicated_step(compute, size, pieces, network)
-    return sharded_step(compute, size, int(shape.model["layers"]), pieces, network)
+    return sharded_step(compute, size, 4.0 * shape.other_parameters, int(shape.model["layers"]), pieces, network)
 
 
 def make_plan(shape: Shape, machines: Machines, *, batch_tokens: int, network: float = NETWORK) -> Plan:

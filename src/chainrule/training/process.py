@@ -53,7 +53,7 @@ def keep_freed_memory() -> bool:
     return bool(change(M_MMAP_THRESHOLD, LARGEST_BLOCK)) and bool(change(M_TRIM_THRESHOLD, 2 * LARGEST_BLOCK - 1))
 
 
-SMALLEST_RETURNED = 1 << 20  # bytes
+SMALLEST_RETURNED = 1 << 18  # bytes; with 1 << 20 a gpt of width 640 takes 1.17 times the memory and 0.9 times the time
 
 
 def return_freed_memory() -> bool:
