@@ -28,8 +28,10 @@ from chainrule.kernels.arithmetic import (
     multiply,
     rms_norm,
     rotate,
+    slow_attention,
 )
 from chainrule.kernels.backoff import next_log_probs
+from chainrule.kernels.beams import Beams, grow, place
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose, log_probability
 from chainrule.kernels.distributions import gate_features, log_mixture_of, weighted_sum
@@ -61,6 +63,7 @@ from chainrule.kernels.instructions import (
     RMS_NORM,
     ROTATE,
     SELF_ATTENTION,
+    SLOW_ATTENTION,
     TAPS,
 )
 from chainrule.kernels.integer_products import integer_linear
@@ -261,6 +264,13 @@ def _operate(
                 like[:0],
                 like,
             )
+        elif code == SLOW_ATTENTION:
+            keys, values, heads = operation[3], operation[4], operation[5]
+            start = sequence * together
+            slow_attention(
+                out, a, addresses[keys] + start * row_strides[keys], addresses[values] + start * row_strides[values],
+                row_strides[keys], row_strides[values], operation[6], operation[7], heads, together, scores, like,
+            )  # fmt: skip
         elif code == CROSS_ATTENTION:
             keys, values, lengths, heads, width = operation[3], operation[4], operation[5], operation[6], operation[7]
             count = integers(pointers[sequence, lengths], 1)[0]
@@ -415,13 +425,26 @@ def _advance(
     suppressed: Integers,
     ended: npt.NDArray[np.bool_],  # (B,) rows whose end has been chosen
     end: int,  # the token that ends a row, or a negative number
+    beams: Beams,
     like: Floats,
 ) -> None:
     """Append tokens to the state and write the results; then choose S more tokens, each of which is read next.
 
     If tokens are chosen, K is 1 and the result is (B, 1, V). The last one chosen is not read. Once half of the rows
-    have ended, no more are chosen, and the rest of `chosen` is negative.
+    have ended, no more are chosen, and the rest of `chosen` is negative. With beams they grow by S tokens from the
+    results of the last step.
     """
+    if len(beams.live) > 0:
+        for _ in range(chosen.shape[1]):
+            count = grow(beams, pointers[:, 2], strides[0, 2, 1] // like.itemsize, suppressed, end, like)
+            if count == 0:
+                return
+            latest = place(beams, count, pointers, strides, counters)
+            _execute(
+                operations, values, memories, offsets, pointers, strides, first_states, positions, counters,
+                working_size, sequential, latest, like,
+            )  # fmt: skip
+        return
     if chosen.shape[1] == 0:
         _execute(
             operations, values, memories, offsets, pointers, strides, first_states, positions, counters, working_size,
