@@ -11,8 +11,10 @@ import torch
 
 from chainrule.errors import DataError, DecodingError
 from chainrule.interface.conditional import DecodingBudget, ParallelModel
+from chainrule.kernels.step import torch_only
 from chainrule.models import nonautoregressive
 from chainrule.models.hybrid_regressive import HybridRegressive, HybridRegressiveConfig
+from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.models.nonautoregressive import (
     CTCOutput,
     Draft,
@@ -23,6 +25,7 @@ from chainrule.models.nonautoregressive import (
     lowest,
 )
 from chainrule.models.transformer import Transformer
+from chainrule.nn.ctc import CandidatesOfRows, FusionWeights
 from chainrule.testing import tiny_parallel
 from chainrule.training.learner import WholeTargets
 from chainrule.types import Batch, Sequences
@@ -367,3 +370,23 @@ def test_beam_search_emits_blanks_where_all_tokens_are_suppressed() -> None:
         assert set(output.ids) <= {0, 1}
         nats = float(model.log_prob(Batch(Sequences.pack([output.ids]), repeated(SOURCE, row, 1))))
         assert output.log_prob <= nats + 1e-9  # suppressing tokens does not renormalise
+
+
+@pytest.mark.parametrize("width", [1, 3, 20])
+def test_the_compiled_search_with_shallow_fusion_finds_what_python_finds(width: int) -> None:
+    generator = np.random.default_rng(width)
+    language = NGram(NGramConfig(vocabulary=9, order=3))
+    language.observe(Sequences.pack([generator.integers(0, 9, 12).tolist() for _ in range(40)]))
+    language.estimate()
+    counts = generator.integers(0, 5, 30)
+    tokens = np.concatenate([np.sort(generator.choice(9, count, replace=False)) for count in counts])
+    frames = np.array([12, 0, 1, 17])
+    candidates = CandidatesOfRows(generator.random(30), counts, tokens, generator.random(counts.sum()), frames)
+    weights = FusionWeights(0.4, 1.5)
+    with torch_only():
+        expected = language.fused_targets(candidates, weights, width)
+    found = language.fused_targets(candidates, weights, width)
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    assert any(len(one.ids) > 3 for one in found)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.log_prob, ours.score) == pytest.approx((theirs.log_prob, theirs.score), abs=1e-12)

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chainrule.decoding.compiled_beam import CompiledBeamSearch
 from chainrule.decoding.generation import Finish, Generation, Stop, check_request, one_length_each
 from chainrule.decoding.incremental import IncrementalReader
 from chainrule.decoding.sampling import FORBIDDEN
@@ -178,7 +179,11 @@ def beam_search(
     `ended_first`, results that reached EOS rank before those cut by the limit. `progress` receives the fraction of the
     tokens that are searched. A beam that would not fit into memory is refused.
     """
-    longest = max(one_length_each(options["length"], prompts), default=1)
+    rules = beam_rules(model, prompts, **options)
+    compiled = CompiledBeamSearch.of(model, prompts, rules, options.get("suppress", ()), options.get("source"))
+    if compiled is not None and (searched := compiled.search(prompts, progress)) is not None:
+        return searched
+    longest = max((one.length for one in rules), default=1)
     found: list[Beam] = []
     for done, beams in enumerate(beam_steps(model, prompts, **options), start=1):
         found = beams
@@ -187,8 +192,7 @@ def beam_search(
     return [beam.best() for beam in found]
 
 
-@torch.inference_mode()
-def beam_steps(
+def beam_rules(
     model: AutoregressiveModel,
     prompts: Sequence[Sequence[int]],
     *,
@@ -202,25 +206,29 @@ def beam_steps(
     suppress: Sequence[int] = (),
     stop: Stop | None = None,
     source: Sequences | None = None,
-) -> Iterator[list[Beam]]:
-    """`beam_search`, one token at a time: the beams after each step, which later steps change."""
+) -> list[BeamRules]:
+    """The rules of each prompt; raises DecodingError for options that cannot be met."""
     lengths = one_length_each(length, prompts)
     check_request(model, prompts, length=min(lengths, default=1), eos=eos, suppress=suppress, source=source)
     if not 1 <= num <= width:
         raise DecodingError(f"{num} results were requested from a beam of width {width}; request 1 to {max(1, width)}")
+    return [BeamRules(width, limit, eos, length_penalty, normaliser, num, stop, ended_first) for limit in lengths]
+
+
+@torch.inference_mode()
+def beam_steps(
+    model: AutoregressiveModel, prompts: Sequence[Sequence[int]], **options: Unpack[SearchOptions]
+) -> Iterator[list[Beam]]:
+    """`beam_search`, one token at a time: the beams after each step, which later steps change."""
+    rules = beam_rules(model, prompts, **options)
     if not prompts:
         return
-    suppressed = torch.tensor(sorted(set(suppress)), dtype=torch.int64, device=model.device)
-    beams = [
-        Beam(
-            BeamRules(width, limit, eos, length_penalty, normaliser, num, stop, ended_first),
-            [Hypothesis([], 0.0, row)],
-        )
-        for row, limit in enumerate(lengths)
-    ]
+    suppressed = torch.tensor(sorted(set(options.get("suppress", ()))), dtype=torch.int64, device=model.device)
+    beams = [Beam(one, [Hypothesis([], 0.0, row)]) for row, one in enumerate(rules)]
+    width, source = options["width"], options.get("source")
     batch = BeamBatch(IncrementalReader(model, source), prompts)
     if width >= WIDE:
-        require_beam_memory(model, batch.step, width, lengths)
+        require_beam_memory(model, batch.step, width, [one.length for one in rules])
     while True:
         choices = top_choices(batch.step.logits[:, -1], width, suppressed)
         for beam in beams:

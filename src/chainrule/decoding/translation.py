@@ -168,7 +168,7 @@ class _AutoregressiveDecoder:
     def decode_batch(self, sources: Sequence[Sequence[int]]) -> list[list[Translation]]:
         packed = Sequences.pack(sources, self.model.device)
         limits = [self.search.limit(len(source), self.model.context) for source in sources]
-        results = self._beam_search(packed, limits) if self.search.beam > 1 else self._greedy(packed, limits)
+        results = self._beam_search(packed, limits) if self.draft is None else self._greedy(packed, limits)
         translations = [[_translation(one, self.search) for one in found] for found in results]
         if not self.search.coverage_penalty:
             return translations

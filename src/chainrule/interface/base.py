@@ -264,7 +264,7 @@ class NeuralModel(Trainable, AutoregressiveModel):
 
     @abstractmethod
     def initial(self, source: Sequences | None, batch_size: int) -> State:
-        """The state before BOS."""
+        """The state before BOS, in memory of its own, since a compiled step changes it in place."""
 
     @abstractmethod
     def advance(self, tokens: Tensor, state: State) -> Advance:
@@ -287,8 +287,7 @@ class NeuralModel(Trainable, AutoregressiveModel):
     def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
         rows = batch_size if source is None else source.ids.shape[0]
         bos = torch.full((rows, 1), self.bos, dtype=torch.int64, device=self.device)
-        hidden, state = self.advance(bos, self.initial(source, rows))
-        return Step(self.readout(hidden), state)
+        return self.extend(bos, self.initial(source, rows))
 
     @final
     def extend(self, tokens: Tensor, state: State) -> Step:

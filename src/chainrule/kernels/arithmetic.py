@@ -221,6 +221,37 @@ def attend(
 
 
 @compiled
+def slow_attention(
+    out: int,
+    query: int,
+    keys: int,
+    values: int,
+    key_stride: int,
+    value_stride: int,
+    key_width: int,
+    width: int,
+    heads: int,
+    tokens: int,
+    scores: Floats,
+    like: Floats,
+) -> None:
+    """Attention of one query with the scores ‖ReLU(q + k)‖ / √d; strides are the bytes between tokens."""
+    size = like.itemsize
+    for head in range(heads):
+        q = vector(query + head * key_width * size, key_width, like)
+        for token in range(tokens):
+            k = vector(keys + head * key_width * size + token * key_stride, key_width, like)
+            total = like[0]
+            for index in range(key_width):
+                passed = max(q[index] + k[index], like[0])
+                total += passed * passed
+            scores[token] = like.dtype.type(math.sqrt(total / key_width))
+        softmax(scores, tokens, like)
+        first_value = values + head * width * size
+        weighted_rows(out + head * width * size, scores.ctypes.data, first_value, value_stride, width, tokens, like)
+
+
+@compiled
 def softmax(scores: Floats, count: int, like: Floats) -> None:
     """Of the first `count` numbers, in place."""
     highest = scores[0]

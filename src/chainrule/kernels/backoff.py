@@ -102,7 +102,7 @@ def _find(levels: Integers, level: int, node: int, token: int, base: int) -> int
 
 
 @compiled
-def _read(
+def read_token(
     levels: Integers, base: int, scales: Doubles, token: int, nodes: Integers, after: Integers, like: Floats
 ) -> float:
     """The log-probability of a token after `nodes`, and in `after` the nodes after it; each has one per order."""
@@ -307,7 +307,7 @@ def next_log_probs(
     no_scales, state = np.empty((0, 2)), integers(nodes, order - 1)
     before, after, factors = np.full(order, -1), np.empty(order, np.int64), np.empty(order)
     before[: order - 1] = state
-    _read(tables, base, no_scales, token, before, after, like)
+    read_token(tables, base, no_scales, token, before, after, like)
     state[:] = after[: order - 1]
     _fill(tables, base, no_scales, after, factors, vector(out, size, like), like)
 
@@ -342,7 +342,7 @@ def score(
             if len(hits):
                 found = _likeliest(levels, base, scales, nodes[row], by_frequency, none, stamps, like)
                 hits[row, position] = found == token
-            log_probs[row, position] = _read(levels, base, scales, token, nodes[row], after, like)
+            log_probs[row, position] = read_token(levels, base, scales, token, nodes[row], after, like)
             nodes[row, :] = after
 
 
@@ -354,7 +354,7 @@ def predict(
     after, factors = np.empty(len(levels), np.int64), np.empty(len(levels))
     for row in range(len(ids)):
         for position in range(ids.shape[1]):
-            _read(levels, base, scales, ids[row, position], nodes[row], after, like)
+            read_token(levels, base, scales, ids[row, position], nodes[row], after, like)
             nodes[row, :] = after
             _fill(levels, base, scales, after, factors, result[row, position], like)
 
@@ -386,7 +386,7 @@ def generate(
     for row in range(len(tokens)):
         token = tokens[row]
         for position in range(chosen.shape[1]):
-            _read(levels, base, scales, token, nodes[row], after, like)
+            read_token(levels, base, scales, token, nodes[row], after, like)
             nodes[row, :] = after
             if noise.shape[2] == 0:
                 token = _likeliest(levels, base, scales, after, by_frequency, suppressed, stamps, like)
@@ -399,7 +399,7 @@ def generate(
                 _fill(levels, base, scales, after, factors, logits, like)
                 token = choose(logits, noise[row, position], rules, suppressed)
             chosen[row, position] = token
-            log_probs[row, position] = _read(levels, base, scales, token, nodes[row], after, like)
+            log_probs[row, position] = read_token(levels, base, scales, token, nodes[row], after, like)
 
 
 @exported

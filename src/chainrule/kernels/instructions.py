@@ -6,6 +6,7 @@ Families do not write them but describe their step with a `program.ProgramBuilde
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -50,7 +51,8 @@ from torch import Tensor
     WINDOW_ATTENTION,
     CACHE_LOOKUP,
     PIXELS,
-) = range(36)
+    SLOW_ATTENTION,
+) = range(37)
 
 SQUARED_RELU, GELU, TANH, SIGMOID, RELU, ONE_MINUS = range(6)
 """Elementwise functions."""
@@ -130,3 +132,27 @@ class Program:
     def state_vectors(self) -> list[int]:
         """The state tensors that are operands of operations on all rows, unlike caches."""
         return sorted({int(memory) - FIRST_STATE for memory in self.memories if memory >= FIRST_STATE})
+
+    @cached_property
+    def source_slots(self) -> set[int]:
+        """The state tensors of the source, which no token changes."""
+        found: set[int] = set()
+        for operation, first in zip(self.operations.tolist(), self.first_states.tolist(), strict=True):
+            if operation[0] == CROSS_ATTENTION:
+                slots = operation[3:6] + ([operation[9]] if operation[8] != NONE else [])
+            elif operation[0] == ADDITIVE_ATTENTION:
+                slots = operation[4:7]
+            else:
+                continue
+            found |= {slot + first - FIRST_STATE for slot in slots}
+        return found
+
+    @cached_property
+    def cache_slots(self) -> set[int]:
+        """The state tensors that are caches (B, H, C, D/H) of keys or values."""
+        return {
+            slot + first - FIRST_STATE
+            for operation, first in zip(self.operations.tolist(), self.first_states.tolist(), strict=True)
+            if operation[0] == SELF_ATTENTION
+            for slot in operation[5:7]
+        }

@@ -16,6 +16,7 @@ from chainrule.kernels.arithmetic import (
     compiled,
     integers,
 )
+from chainrule.kernels.beams import Beams, grow, place
 from chainrule.kernels.caching import entry
 from chainrule.kernels.choice import choose, log_probability
 from chainrule.kernels.instructions import (
@@ -225,13 +226,26 @@ def _advance(
     suppressed: Integers,
     ended: npt.NDArray[np.bool_],  # (B,) rows whose end has been chosen
     end: int,  # the token that ends a row, or a negative number
+    beams: Beams,
     like: Floats,
 ) -> None:
     """Append tokens to the state and write the results; then choose S more tokens, each of which is read next.
 
     If tokens are chosen, K is 1 and the result is (B, 1, V). The last one chosen is not read. Once half of the rows
-    have ended, no more are chosen, and the rest of `chosen` is negative.
+    have ended, no more are chosen, and the rest of `chosen` is negative. With beams they grow by S tokens from the
+    results of the last step.
     """
+    if len(beams.live) > 0:
+        for _ in range(chosen.shape[1]):
+            count = grow(beams, pointers[:, 2], strides[0, 2, 1] // like.itemsize, suppressed, end, like)
+            if count == 0:
+                return
+            latest = place(beams, count, pointers, strides, counters)
+            _execute(
+                operations, values, memories, offsets, pointers, strides, first_states, positions, counters,
+                working_size, sequential, latest, like,
+            )  # fmt: skip
+        return
     if chosen.shape[1] == 0:
         _execute(
             operations, values, memories, offsets, pointers, strides, first_states, positions, counters, working_size,

@@ -23,6 +23,7 @@ from chainrule.kernels.arithmetic import (
     multiply,
     rms_norm,
     rotate,
+    slow_attention,
 )
 from chainrule.kernels.backoff import next_log_probs
 from chainrule.kernels.chunks import allocate, log_shares, lstm_scan
@@ -61,6 +62,7 @@ from chainrule.kernels.instructions import (
     ROTATE,
     ROW_AT_POSITION,
     SELF_ATTENTION,
+    SLOW_ATTENTION,
     TAPS,
     WINDOW_ATTENTION,
 )
@@ -220,6 +222,13 @@ def operate(
                 like[:0],
                 like,
             )
+        elif code == SLOW_ATTENTION:
+            keys, values, heads = operation[3], operation[4], operation[5]
+            start = sequence * together
+            slow_attention(
+                out, a, addresses[keys] + start * row_strides[keys], addresses[values] + start * row_strides[values],
+                row_strides[keys], row_strides[values], operation[6], operation[7], heads, together, scores, like,
+            )  # fmt: skip
         elif code == CROSS_ATTENTION:
             keys, values, lengths, heads, width = operation[3], operation[4], operation[5], operation[6], operation[7]
             count = integers(pointers[sequence, lengths], 1)[0]

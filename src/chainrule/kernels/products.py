@@ -28,6 +28,7 @@ from chainrule.kernels.registers import (
     LANES,
     LINE,
     TILE,
+    WIDE,
     as_pointer,
     broadcast,
     constant,
@@ -104,10 +105,12 @@ def _dot_products(rows: int, outputs: int, *, ahead_lines: int | None = None) ->
                     for row, inputs_of_row in enumerate(inputs_of):
                         total = totals[row * outputs + output]
                         builder.store(builder.call(fma, [weight, inputs_of_row, builder.load(total)]), total)
-            found = lane_sums(builder, [builder.load(total) for total in totals])
-            stored_sums = memory(builder, found.type)
-            builder.store(found, stored_sums)
-            return builder.ptrtoint(stored_sums, INT64)
+            stored_sums = builder.ptrtoint(memory(builder, ir.ArrayType(numbers, -(-rows * outputs // LANES))), INT64)
+            for start in range(0, len(totals), LANES):
+                found = lane_sums(builder, [builder.load(total) for total in totals[start : start + LANES]])
+                here = builder.add(stored_sums, constant(start * size))
+                builder.store(found, as_pointer(builder, here, found.type), align=size)
+            return stored_sums
 
         return types.int64(*(types.int64,) * 7, weights, like), generate
 
@@ -118,6 +121,8 @@ _one = _dot_products(1, 1, ahead_lines=0)
 _some_outputs = _dot_products(1, OUTPUTS)
 _tile = _dot_products(TILE, OUTPUTS)
 _tile_and_line = _dot_products(TILE, OUTPUTS, ahead_lines=1)
+_larger_tile = _dot_products(TILE + 1, OUTPUTS)
+_larger_tile_ahead = _dot_products(TILE + 1, OUTPUTS, ahead_lines=OUTPUTS)
 _some_outputs_ahead = _dot_products(1, OUTPUTS, ahead_lines=OUTPUTS)
 _some_outputs_alone = _dot_products(1, OUTPUTS, ahead_lines=0)
 
@@ -179,7 +184,8 @@ def linear(
     """
     row_bytes = inputs * weights.itemsize
     last = outputs - outputs % OUTPUTS
-    tiles = rows // TILE + rows % TILE
+    larger = WIDE and rows % TILE == 1 and rows > TILE  # the last tile has one row more
+    tiles = rows // TILE + (0 if larger else rows % TILE)
     lines = -(-(OUTPUTS * weights.itemsize * LANES // LINE) // tiles)
     rest = inputs % LANES > 0
     for output in range(0, last, OUTPUTS):
@@ -189,7 +195,13 @@ def linear(
         while row < rows:
             x_here = x + row * x_row
             together = TILE if row + TILE <= rows else 1
-            if together == TILE and lines == 1:
+            if larger and row + TILE + 1 == rows:
+                together = TILE + 1
+            if together > TILE and lines == OUTPUTS:
+                found = _larger_tile_ahead(x_here, x_row, here, row_bytes, inputs, ahead, lines, weights, like)
+            elif together > TILE:
+                found = _larger_tile(x_here, x_row, here, row_bytes, inputs, ahead, lines, weights, like)
+            elif together == TILE and lines == 1:
                 found = _tile_and_line(x_here, x_row, here, row_bytes, inputs, ahead, lines, weights, like)
             elif together == TILE:
                 found = _tile(x_here, x_row, here, row_bytes, inputs, ahead, lines, weights, like)
@@ -202,7 +214,10 @@ def linear(
                     sums = found + one * OUTPUTS * like.itemsize
                     _add_rest(sums, x_here + one * x_row, here, row_bytes, OUTPUTS, inputs, weights, like)
             for one in range(together):
-                sums, target = vector(found, TILE * OUTPUTS, like), vector(out + (row + one) * out_row, outputs, like)
+                sums, target = (
+                    vector(found, together * OUTPUTS, like),
+                    vector(out + (row + one) * out_row, outputs, like),
+                )
                 for number in range(OUTPUTS):
                     total = sums[one * OUTPUTS + number]
                     if scales != 0:

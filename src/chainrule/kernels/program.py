@@ -40,6 +40,7 @@ from chainrule.kernels.instructions import (
     RMS_NORM,
     ROTATE,
     SELF_ATTENTION,
+    SLOW_ATTENTION,
     TAPS,
     LinearLayer,
     Vector,
@@ -169,6 +170,15 @@ class ProgramBuilder(CompositeOperations):
         out = self.new(query.size)
         width = query.size // heads
         self._add(FULL_ATTENTION, out.place, query.place, key.place, value.place, heads, width, value=width**-0.5)
+        return out
+
+    def slow_attention(self, query: Vector, key: Vector, value: Vector, heads: int) -> Vector:
+        """Attend to all tokens of the row by the scores of `nn.slow_attention`."""
+        out = self.new(value.size)
+        self._add(
+            SLOW_ATTENTION, out.place, query.place, key.place, value.place, heads, query.size // heads,
+            value.size // heads,
+        )  # fmt: skip
         return out
 
     def cross_attention(

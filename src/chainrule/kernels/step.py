@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
@@ -22,12 +22,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from chainrule.kernels.instructions import RESULT, Program
+from chainrule.kernels.instructions import FIRST_STATE, RESULT, Program
 from chainrule.kernels.program import ProgramBuilder, quantize
-from chainrule.types import State, Step, tensors
+from chainrule.types import Sequences, State, Step, map_state, tensors
 
-MAX_ROWS = 32
-"""The largest number of tokens, over all rows, for which a program is faster than the matrix products of torch."""
+if TYPE_CHECKING:
+    from chainrule.kernels.beams import Beams
+
+FEW_ROWS, MANY_ROWS = 32, 256
+"""The most tokens, over all rows, that a program reads faster than torch: many with AVX-512 and a single thread."""
 
 EXACT = (torch.float32, torch.float64)
 
@@ -98,7 +101,7 @@ class _Programs:
     def __init__(self) -> None:
         self.enabled = find_spec("numba") is not None
         self.ready: set[torch.dtype] = set()  # types for which the functions are loaded
-        self.of_model: WeakKeyDictionary[nn.Module, KnownProgram] = WeakKeyDictionary()
+        self.of_model: WeakKeyDictionary[nn.Module, dict[str, KnownProgram]] = WeakKeyDictionary()
         self.int8: WeakSet[nn.Module] = WeakSet()  # models whose matrices are stored in int8
 
 
@@ -161,35 +164,50 @@ def _describes_itself(kind: type[Describable]) -> bool:
     return all(issubclass(describes, owner) for name in ("advance", "readout") for owner in owners(name))
 
 
-def is_applicable(model: nn.Module, tokens: Tensor, *, most: int = MAX_ROWS) -> bool:
+def is_applicable(model: nn.Module, tokens: Tensor, *, few: int = FEW_ROWS) -> bool:
     """Whether a program may process these tokens (B, K): a few, on a CPU, without gradients and dropout."""
     return (
         _programs.enabled
-        and 0 < tokens.numel() <= most
+        and 0 < tokens.numel() <= (few if tokens.numel() <= few else max_rows())
         and not model.training
         and not torch.is_grad_enabled()
         and tokens.device.type == "cpu"
     )
 
 
+def max_rows() -> int:
+    """The most tokens, over all rows, for which a program is used."""
+    return MANY_ROWS if torch.get_num_threads() == 1 and _has_wide_registers() else FEW_ROWS
+
+
+@cache
+def _has_wide_registers() -> bool:
+    from chainrule.kernels.registers import WIDE
+
+    return WIDE
+
+
 def program_of(model: Compilable) -> Program | None:
     """The program of a model; None if its weights are of another type than float32 and float64."""
     assert isinstance(model, nn.Module)
-    return program_for(model, model.vocabulary, model.describe_step)
+    return program_for(model, model.vocabulary, model.describe_step, int8=model in _programs.int8)
 
 
-def program_for(model: nn.Module, outputs: int, describe: Callable[[ProgramBuilder], None]) -> Program | None:
-    """The program of a module that `describe` describes, made once for its present weights."""
-    known = _programs.of_model.get(model)
-    if known is not None and known.is_current:
-        return known.program
+def program_for(
+    model: nn.Module, outputs: int, describe: Callable[[ProgramBuilder], None], *, int8: bool = False
+) -> Program | None:
+    """The program of a module that its method `describe` describes, made once for its present weights."""
+    known = _programs.of_model.setdefault(model, {})
+    name = describe.__name__
+    if name in known and known[name].is_current:
+        return known[name].program
     dtype = dtype_of(model)
     if dtype is None:
         return None
-    builder = ProgramBuilder(dtype, outputs, int8=model in _programs.int8)
+    builder = ProgramBuilder(dtype, outputs, int8=int8)
     describe(builder)
-    _programs.of_model[model] = KnownProgram(builder.build(), tuple(_members(model)))
-    return _programs.of_model[model].program
+    known[name] = KnownProgram(builder.build(), tuple(_members(model)))
+    return known[name].program
 
 
 def _members(model: nn.Module) -> Iterator[Member]:
@@ -221,17 +239,34 @@ def store_in_int8(model: nn.Module) -> None:
             rounded, scales = quantize(matrix.detach())
             matrix.detach().copy_(rounded * scales[:, None])
     _programs.int8.add(model)
+    _programs.of_model.pop(model, None)
 
 
 def run(program: Program, tokens: Tensor, state: State) -> Tensor:
     """Append tokens (B, K) to the state, in place: the result of the program for each token, (B, K, outputs)."""
-    rows, chunk = tokens.shape
-    result = torch.empty(rows, chunk, program.outputs, dtype=program.dtype)
-    nothing = Choices(np.empty((rows, 0), np.int64), np.empty((rows, 0)))
+    result = torch.empty(*tokens.shape, program.outputs, dtype=program.dtype)
+    _run(program, tokens, _of_batch(result, state))
+    return result
+
+
+def run_separately(program: Program, source: Sequences, state: State) -> Tensor:
+    """The results (B, T, outputs) of a program that reads whole sequences, one after the other; 0 past their ends.
+
+    No time is lost on padding, and the tokens of one row are enough for products at full speed.
+    """
+    result = torch.zeros(*source.ids.shape, program.outputs, dtype=program.dtype)
     where = _of_batch(result, state)
+    for row, length in enumerate(source.lengths.tolist()):
+        one = slice(row, row + 1)
+        _run(program, source.ids[one, :length], Addresses(where.pointers[one], where.strides[one]))
+    return result
+
+
+def _run(program: Program, tokens: Tensor, where: Addresses) -> None:
+    rows = len(tokens)
+    nothing = Choices(np.empty((rows, 0), np.int64), np.empty((rows, 0)))
     ended = np.zeros(rows, np.bool_)
     _advance(program, tokens, where, nothing, np.empty((rows, 0, 0)), np.zeros((rows, 4)), NOTHING, ended)
-    return result
 
 
 class Choices(NamedTuple):
@@ -308,6 +343,60 @@ def generate_separately(
     return choices, result[:, 0]
 
 
+class HypothesisStates:
+    """The states of hypotheses of a beam search, and the logits of their next tokens.
+
+    There is a row for each hypothesis, but the tensors of the source have one for each prompt.
+    """
+
+    def __init__(self, program: Program, first: Step, rows: int) -> None:
+        """From the steps of the prompts, whose rows are the first ones."""
+        self.program = program
+        self.logits = torch.empty(rows, 1, program.outputs, dtype=program.dtype)
+        self.logits[: len(first.logits)] = first.logits[:, -1:]
+        slots = iter(range(sum(1 for _ in tensors(first.state))))
+
+        def with_room(tensor: Tensor) -> Tensor:
+            if next(slots) in program.source_slots:
+                return tensor
+            found = tensor.new_zeros(rows, *tensor.shape[1:])
+            found[: len(tensor)] = tensor
+            return found
+
+        self.state = map_state(with_room, first.state)
+
+    def search(self, beams: Beams, steps: int, suppressed: npt.NDArray[np.int64], end: int | None) -> None:
+        """Let the beams grow by so many tokens, for which the state has room, or until none is live."""
+        from chainrule.kernels.beams import CACHE, OF_SOURCE, WHOLE
+
+        program, memories = self.program, list(tensors(self.state))
+        kinds = np.full(FIRST_STATE + len(memories), WHOLE)
+        sizes, sources = np.zeros_like(kinds), np.zeros((len(beams.live), len(kinds)), np.int64)
+        for slot, tensor in enumerate(memories, start=FIRST_STATE):
+            sizes[slot] = tensor.nbytes // len(tensor)
+            if slot - FIRST_STATE in program.source_slots:
+                kinds[slot] = OF_SOURCE
+                sources[:, slot] = (
+                    tensor.data_ptr() + np.arange(len(sources)) * tensor.stride(0) * tensor.element_size()
+                )
+            elif slot - FIRST_STATE in program.cache_slots:
+                kinds[slot] = CACHE
+        rows = len(self.logits)
+        nothing = Choices(np.empty((rows, steps), np.int64), np.empty((rows, steps)))
+        _advance(
+            program,
+            torch.empty(rows, 1, dtype=torch.int64),
+            _of_batch(self.logits, self.state),
+            nothing,
+            np.empty((rows, steps, 0)),
+            np.zeros((rows, 4)),
+            suppressed,
+            np.zeros(rows, np.bool_),
+            end,
+            beams._replace(kinds=kinds, sizes=sizes, sources=sources),
+        )
+
+
 class Addresses(NamedTuple):
     """Address and strides in bytes of every memory; see `program.CONSTANT` for their order."""
 
@@ -325,7 +414,9 @@ def _advance(
     suppressed: npt.NDArray[np.int64],
     ended: npt.NDArray[np.bool_],
     end: int | None = None,
+    beams: Beams | None = None,
 ) -> None:
+    from chainrule.kernels.beams import NO_BEAMS
     from chainrule.kernels.caching import load_or_compile
     from chainrule.kernels.interpreter import advance
 
@@ -347,6 +438,7 @@ def _advance(
         suppressed,
         ended,
         -1 if end is None else end,
+        NO_BEAMS if beams is None else beams,
         LIKE[program.dtype],
     )
     if program.dtype not in _programs.ready:
@@ -367,11 +459,12 @@ def _of_rows(memories: Sequence[Tensor], rows: int, *, first: int = 0) -> Addres
 
 
 def _addresses(memories: Sequence[Tensor], first: int = 0) -> Addresses:
-    numbers = np.zeros((first + len(memories), 4), dtype=np.int64)
-    for index, tensor in enumerate(memories, start=first):
+    rows = [(0, 0, 0, 0)] * first
+    for tensor in memories:
         size = tensor.element_size()
-        axes = [stride * size for stride in tensor.stride()[:3]]
-        numbers[index, : 1 + len(axes)] = (tensor.data_ptr(), *axes)
+        one, two, three, *_ = *tensor.stride(), 0, 0, 0
+        rows.append((tensor.data_ptr(), one * size, two * size, three * size))
+    numbers = np.array(rows, dtype=np.int64)
     return Addresses(numbers[:, 0].copy(), numbers[:, 1:].copy())
 
 

@@ -49,7 +49,7 @@ from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAtt
 from chainrule.kernels.instructions import SIGMOID, SourceSlots, Vector
 from chainrule.kernels.program import ProgramBuilder
 from chainrule.kernels.step import Compilable
-from chainrule.nn import slow_attention
+from chainrule.nn import compiled_encoder, slow_attention
 from chainrule.nn.attention import CrossAttend, RecordingAttention, SourceAttention, padding_bias, require_heads
 from chainrule.nn.dropout import Dropout, apply_dropout
 from chainrule.nn.layers import input_projection, output_projection, rms_norm
@@ -267,11 +267,36 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
             x = self.features(self.require_source(source))
         else:
             x = self.dropout(self.tokens.embed_source(kept.ids) + self.sinusoids[kept.positions])
+            if (encoded := self._compiled_source(x, kept)) is not None:
+                return encoded
             padding = padding_bias(kept.lengths, kept.ids.shape[1], x.dtype)
             for layer in self.encoder:
                 x = layer(x, padding)
         keys, values = zip(*(layer.key_values(rms_norm(x)) for layer in self._decoder_layers), strict=True)
         return FATSource(keys, values, kept.positions, kept.lengths)
+
+    def _compiled_source(self, x: Tensor, kept: KeptTokens) -> FATSource | None:
+        """The keys and values of embedded source tokens (B, S, D) by a program."""
+        layers = self.config.decoder_layers
+        outputs = 2 * layers * self.config.width
+        unread = compiled_encoder.unread(x, kept.lengths)
+        found = compiled_encoder.encode(self, unread, x, outputs, self._describe_source)
+        if found is None:
+            return None
+        keys, values = compiled_encoder.keys_and_values(found, layers, self.config.heads)
+        return FATSource(keys, values, kept.positions, kept.lengths)
+
+    def _describe_source(self, program: ProgramBuilder) -> None:
+        """The encoder, and the keys and values of each decoder layer; the given tensor has the embedded tokens."""
+        x = program.new(self.config.width)
+        program.copy(program.given(0, x.size), x)
+        for encoder in cast(Iterable[FATEncoderLayer], self.encoder):
+            with program.scratch():
+                encoder.describe(program, x)
+        program.rms_norm(x, out=x)
+        parts = program.split(program.result(), self.config.decoder_layers)
+        for layer, out in zip(self._decoder_layers, parts, strict=True):
+            program.apply(layer.key_value, x, out=out)
 
     def _decode(
         self, tokens: Tensor, memories: Sequence[Tensor], cross_attends: Sequence[CrossAttend]
@@ -366,6 +391,16 @@ class FATEncoderLayer(nn.Module):
         value, gate = self.value_gate(x).split(width, -1)
         found = weights @ value.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, S, D/H)
         return cast(Tensor, self.out(found.transpose(1, 2).flatten(2) * gate.sigmoid()))
+
+    def describe(self, program: ProgramBuilder, x: Vector) -> None:
+        """`forward` in a program, in place."""
+        u = program.rms_norm(x)
+        query, key = program.split(program.apply(self.query_key, u), 2)
+        value, gate = program.split(program.apply(self.value_gate, u), 2)
+        found = program.slow_attention(query, key, value, self.heads)
+        program.multiply(found, program.activate(gate, SIGMOID), out=found)
+        program.apply(self.out, found, add_to=x)
+        self.mlp.describe(program, program.rms_norm(x), add_to=x)
 
 
 class FATDecoderLayer(nn.Module):

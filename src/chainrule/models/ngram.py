@@ -45,7 +45,7 @@ from chainrule.nn.backoff import (
 )
 from chainrule.nn.backoff_lookup import BackoffLookup, as_array, as_tensor
 from chainrule.nn.columns import Column, Store, spans
-from chainrule.nn.ctc import FusionModel
+from chainrule.nn.ctc import CandidatesOfRows, FusedTarget, FusionModel, FusionWeights, prefix_beam_search
 from chainrule.nn.kneser_ney import KneserNey, TableColumns
 from chainrule.nn.layers import EXACT
 from chainrule.nn.quantisation import quantised
@@ -342,11 +342,23 @@ class NGram(BackoffModel, DiskCounts, GreedyDrafts, TargetScorer, TokenGenerator
             step = self.extend(token[:, None], step.state)
         return draft
 
+    def fused_targets(self, candidates: CandidatesOfRows, weights: FusionWeights, width: int) -> list[FusedTarget]:
+        """The best target of each row by CTC beam search with shallow fusion."""
+        if (lookup := self._lookup()) is None:
+            model = self.fusion_model()
+            return [prefix_beam_search(row, model, weights, width) for row in candidates.rows()]
+        self._require_estimate()
+        return lookup.search(np.array([self._first_nodes], dtype=np.int64), weights, width, candidates)
+
     def fusion_model(self) -> FusionModel:
         """The model for shallow fusion, one token at a time."""
         self._require_estimate()
-        initial = (self.bos, *[-1] * self.receptive_field)[: self.receptive_field]
-        return FusionModel(initial, lru_cache(REMEMBERED)(Levels.of(self.tables(), self.base).score))
+        return FusionModel(self._first_nodes, lru_cache(REMEMBERED)(Levels.of(self.tables(), self.base).score))
+
+    @property
+    def _first_nodes(self) -> tuple[int, ...]:
+        """The state before a target."""
+        return (self.bos, *[-1] * self.receptive_field)[: self.receptive_field]
 
     def _lookup(self) -> BackoffLookup | None:
         """The compiled look-up in the current tables; None where only torch applies."""

@@ -49,7 +49,7 @@ from chainrule.interface.capabilities import FitsStatistics, TokenIds, TokenPair
 from chainrule.interface.conditional import DecodingBudget, ParallelModel, ParallelOutput, require_one_pass
 from chainrule.models.ngram import NGram, NGramConfig
 from chainrule.models.transformer import EncoderMemory, TransformerConfig, TransformerDecoder, TransformerEncoder
-from chainrule.nn.ctc import FrameCandidates, FrameRatio, FusionWeights, Lattice, collapse, prefix_beam_search
+from chainrule.nn.ctc import CandidatesOfRows, FrameRatio, FusionWeights, Lattice, collapse
 from chainrule.nn.layers import input_projection
 from chainrule.nn.tokens import PairTable, lowest
 from chainrule.types import Batch, Progress, Sequences, length_mask, map_state
@@ -283,8 +283,8 @@ class CTCOutput(OutputHead):
         hidden = body.decode(inputs, frames, source.memory)
         if budget.beam > 1 and self.language_model is not None and self._has_language_model:
             candidates = self._candidates(body, hidden, frames, suppress)
-            model = self.language_model.fusion_model()
-            return [ParallelOutput(*prefix_beam_search(row, model, self.weights, budget.beam)) for row in candidates]
+            found = self.language_model.fused_targets(candidates, self.weights, budget.beam)
+            return [ParallelOutput(*one) for one in found]
         path, log_probs = self._best_path(body, hidden, frames, suppress)
         targets = zip(collapse(path, frames, body.placeholder), log_probs.sum(1).tolist(), strict=True)
         return [ParallelOutput(ids, nats, nats / max(1, len(ids))) for ids, nats in targets]
@@ -326,10 +326,8 @@ class CTCOutput(OutputHead):
         log_probs[open_] = torch.where(emits, nats, log_probs[open_])
         return path, log_probs
 
-    def _candidates(
-        self, body: Body, hidden: Tensor, frames: Tensor, suppress: Sequence[int]
-    ) -> list[list[FrameCandidates]]:
-        """For each frame of each row, the choices within CANDIDATE_MARGIN of the best one."""
+    def _candidates(self, body: Body, hidden: Tensor, frames: Tensor, suppress: Sequence[int]) -> CandidatesOfRows:
+        """For each frame, the choices within CANDIDATE_MARGIN of the best one."""
         real, blank = length_mask(frames, hidden.shape[1]), self._blank_logits(hidden)
         open_ = real & (blank < -CANDIDATE_MARGIN)  # elsewhere no token can be a candidate
         nats = body.tokens.readout(hidden[open_]).log_softmax(-1) + F.logsigmoid(-blank[open_])[:, None]
@@ -338,15 +336,10 @@ class CTCOutput(OutputHead):
         blank_nats = F.logsigmoid(blank).clamp(min=MIN_BLANK)
         best = torch.maximum(nats.amax(-1), blank_nats[open_])
         indices, tokens = (nats > best[:, None] + CANDIDATE_MARGIN).nonzero(as_tuple=True)
-        rows, numbers = (part[indices].tolist() for part in open_.nonzero(as_tuple=True))
-        candidates = [
-            [FrameCandidates(prob, {}) for prob in row[:count]]
-            for row, count in zip(blank_nats.exp().tolist(), frames.tolist(), strict=True)
-        ]
-        probs = nats[indices, tokens].exp().tolist()
-        for row, number, token, prob in zip(rows, numbers, tokens.tolist(), probs, strict=True):
-            candidates[row][number].tokens[token] = prob
-        return candidates
+        counts = torch.zeros(blank.shape, dtype=torch.int64, device=blank.device)
+        counts[open_] = torch.bincount(indices, minlength=len(nats))
+        blanks, probs = (part.exp().double() for part in (blank_nats[real], nats[indices, tokens]))
+        return CandidatesOfRows(*(part.cpu().numpy() for part in (blanks, counts[real], tokens, probs, frames)))
 
     @torch.no_grad()
     def _glance(

@@ -37,7 +37,8 @@ from chainrule.interface.capabilities import AttentionHeads, FitsStatistics, Rew
 from chainrule.interface.conditional import Conditional, EmbeddingConfig, HasAttention
 from chainrule.kernels.instructions import CacheSlots, SourceSlots, Vector
 from chainrule.kernels.program import ProgramBuilder
-from chainrule.kernels.step import Compilable, is_applicable, program_for, run
+from chainrule.kernels.step import Compilable
+from chainrule.nn import compiled_encoder
 from chainrule.nn.attention import (
     Attend,
     BidirectionalAttention,
@@ -71,7 +72,6 @@ POSITIONS: dict[str, type[AddedPositions | RotaryPositions]] = {
     "concatenated": ConcatenatedPositions,
     "rotary": RotaryPositions,
 }
-MAX_ENCODED_TOKENS = 64  # of a single row, up to which a program is faster than torch modules
 INITIAL_CAPACITY = 16  # of the caches of a new state; see `nn.attention.grow_cache`
 
 
@@ -237,6 +237,12 @@ class Transformer(
         )
         return keys, values
 
+    def _describe_source(self, program: ProgramBuilder) -> None:
+        """`encoder_memory`; the given tensor has the position of the first token."""
+        program.positions = 0
+        encoded = self.encoder.describe(program, self.tokens.describe_source_embedding(program))
+        self.decoder.describe_memory(program, encoded)
+
     def encode(self, source: Sequences) -> Tensor:
         """The encoder outputs, (B, S, D)."""
         if self.features is not None:
@@ -246,6 +252,11 @@ class Transformer(
     def encoder_memory(self, source: Sequences | None) -> EncoderMemory:
         """Keys and values of the source for the decoder."""
         given = self.require_source(source)
+        if self.features is None:
+            read = Sequences(readable(given), given.lengths)
+            state = torch.zeros_like(given.lengths)
+            if (found := self.decoder.compiled_memory(self, read, state, self._describe_source)) is not None:
+                return found
         return self.decoder.encoder_memory(self.encode(given), given.lengths)
 
     @property
@@ -276,9 +287,11 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, embedded: Tensor, lengths: Tensor) -> Tensor:
         """(B, S, D) to (B, S, D)."""
-        bias = padding_bias(lengths, embedded.shape[1], embedded.dtype)
-        if bias is None and len(embedded) == 1 and (encoded := self._compiled(embedded)) is not None:
+        unread, state = compiled_encoder.unread(embedded, lengths), (embedded, torch.zeros_like(lengths))
+        encoded = compiled_encoder.encode(self, unread, state, embedded.shape[2], self._describe)
+        if encoded is not None:
             return encoded
+        bias = padding_bias(lengths, embedded.shape[1], embedded.dtype)
         x, rotate = self.positions(embedded, slice(0, embedded.shape[1]))
         x = self.dropout(x)
         attend = BidirectionalAttention(bias, self.dropout.current_rate)
@@ -286,25 +299,20 @@ class TransformerEncoder(nn.Module):
             x = layer(x, rotate, attend)
         return rms_norm(x)
 
-    def _compiled(self, embedded: Tensor) -> Tensor | None:
-        """`forward` of a single short row by a program."""
-        tokens = torch.zeros(embedded.shape[:2], dtype=torch.int64, device=embedded.device)
-        if not is_applicable(self, tokens, most=MAX_ENCODED_TOKENS):
-            return None
-        program = program_for(self, embedded.shape[2], self._describe)
-        return None if program is None else run(program, tokens, (embedded, tokens[:, 0]))
-
     def _describe(self, program: ProgramBuilder) -> None:
         """`forward` without dropout; the given tensors are the embedded tokens and the position of the first."""
         program.positions = 1
-        embedded = program.given(0, program.outputs)
-        x = program.new(program.outputs)
+        program.copy(self.describe(program, program.given(0, program.outputs)), program.result())
+
+    def describe(self, program: ProgramBuilder, embedded: Vector) -> Vector:
+        """`forward` in a program, without dropout."""
+        x = program.new(embedded.size)
         program.copy(self.positions.describe(program, embedded), x)
         for layer in cast(Iterable[TransformerEncoderLayer], self.layers):
             with program.scratch():
                 layer.attention.describe(program, x, self.positions, None)
                 layer.mlp.describe(program, program.rms_norm(x), add_to=x)
-        program.rms_norm(x, out=program.result())
+        return program.rms_norm(x, out=x)
 
 
 class TransformerDecoder(nn.Module):
@@ -318,14 +326,40 @@ class TransformerDecoder(nn.Module):
 
     def encoder_memory(self, encoded: Tensor, lengths: Tensor) -> EncoderMemory:
         """Keys and values of encoder outputs (B, S, D) for all layers."""
+        unread = compiled_encoder.unread(encoded, lengths)
+        if (found := self.compiled_memory(self, unread, encoded, self._describe_memory)) is not None:
+            return found
         keys, values = zip(*(layer.cross_attention.key_values(encoded) for layer in self.stack), strict=True)
         return EncoderMemory(keys, values, lengths)
 
+    def compiled_memory(
+        self, module: nn.Module, source: Sequences, state: State, describe: Callable[[ProgramBuilder], None]
+    ) -> EncoderMemory | None:
+        """Keys and values by the program of a module that ends with `describe_memory`."""
+        layers, cross_attention = len(self.stack), self.stack[0].cross_attention
+        outputs = layers * cross_attention.key_value.weight.shape[0]
+        found = compiled_encoder.encode(module, source, state, outputs, describe)
+        if found is None:
+            return None
+        keys, values = compiled_encoder.keys_and_values(found, layers, cross_attention.heads)
+        return EncoderMemory(keys, values, source.lengths)
+
+    def _describe_memory(self, program: ProgramBuilder) -> None:
+        """`encoder_memory`; the given tensor has the encoder outputs."""
+        self.describe_memory(program, program.given(0, program.outputs // (2 * len(self.stack))))
+
+    def describe_memory(self, program: ProgramBuilder, encoded: Vector) -> None:
+        """Keys and values of each layer as the result."""
+        for layer, out in zip(self.stack, program.split(program.result(), len(self.stack)), strict=True):
+            layer.cross_attention.describe_key_values(program, encoded, out)
+
     def bidirectional(self, embedded: Tensor, lengths: Tensor, source: EncoderMemory) -> Tensor:
         """(B, K, D) to (B, K, D) without a causal mask, for non-autoregressive models."""
-        length = embedded.shape[1]
-        if len(embedded) == 1 and int(lengths) == length and (found := self._compiled(embedded, source)) is not None:
+        unread, state = compiled_encoder.unread(embedded, lengths), (embedded, torch.zeros_like(lengths), source)
+        found = compiled_encoder.encode(self, unread, state, embedded.shape[2], self._describe)
+        if found is not None:
             return found
+        length = embedded.shape[1]
         rate = self.dropout.current_rate
         attend = BidirectionalAttention(padding_bias(lengths, length, embedded.dtype), rate)
         return cast(Tensor, self(embedded, slice(0, length), [attend] * len(self.stack), source.cross_attention(rate)))
@@ -339,14 +373,6 @@ class TransformerDecoder(nn.Module):
         for layer, attend, cross_attend in zip(self.stack, attends, cross_attends, strict=True):
             x = layer(x, rotate, attend, cross_attend)
         return rms_norm(x)
-
-    def _compiled(self, embedded: Tensor, source: EncoderMemory) -> Tensor | None:
-        """`bidirectional` of a single short row by a program."""
-        tokens = torch.zeros(embedded.shape[:2], dtype=torch.int64, device=embedded.device)
-        if not is_applicable(self, tokens, most=MAX_ENCODED_TOKENS):
-            return None
-        program = program_for(self, embedded.shape[2], self._describe)
-        return None if program is None else run(program, tokens, (embedded, tokens[:, 0], source))
 
     def _describe(self, program: ProgramBuilder) -> None:
         """`bidirectional`; the given tensors are the embedded tokens, the position of the first, and the source."""
@@ -455,6 +481,11 @@ class CrossAttention(nn.Module):
         """Keys and values of a source (B, S, D), (B, H, S, D/H) each, computed once per source."""
         key, value = self.key_value(encoded).unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
         return rms_norm(key), value.contiguous()
+
+    def describe_key_values(self, program: ProgramBuilder, encoded: Vector, out: Vector) -> None:
+        """`key_values` of a source token in a program."""
+        key, _ = program.split(program.apply(self.key_value, encoded, out=out), 2)
+        program.rms_norm(key, groups=self.heads, out=key)
 
     def forward(self, x: Tensor, cross_attend: CrossAttend) -> Tensor:
         query = rms_norm(self.query(x).unflatten(-1, (self.heads, -1))).transpose(1, 2)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from chainrule.kernels.step import Choices
+from chainrule.nn.ctc import CandidatesOfRows, FusedTarget, FusionWeights
 
 Integers = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
@@ -168,6 +169,34 @@ class BackoffLookup:
         )  # fmt: skip
         nodes[:] = wide[:, :-1]
         return choices
+
+    def search(
+        self, nodes: Integers, weights: FusionWeights, width: int, candidates: CandidatesOfRows
+    ) -> list[FusedTarget]:
+        """CTC beam search of each row with shallow fusion, from the nodes (1, order − 1) before a target."""
+        from chainrule.kernels.prefix_beams import search
+
+        rows = len(candidates.frames)
+        ids = np.empty((rows, int(candidates.frames.max(initial=0))), np.int64)
+        lengths, nats = np.empty(rows, np.int64), np.empty((rows, 2))
+        self._call(
+            search,
+            self.levels,
+            self.base,
+            self.scales,
+            self._with_highest_order(nodes)[0],
+            np.array(weights, dtype=np.float64),
+            width,
+            *candidates,
+            ids,
+            lengths,
+            nats,
+            self.like,
+        )
+        return [
+            FusedTarget(row[:length], log_prob, log_prob + fusion)
+            for row, length, (log_prob, fusion) in zip(ids.tolist(), lengths.tolist(), nats.tolist(), strict=True)
+        ]
 
     def _with_highest_order(self, nodes: Integers) -> Integers:
         """Nodes with a column for the highest order, of which nothing is remembered or needed."""

@@ -21,8 +21,9 @@ a blank and for paths that end in the last token of y, and ranks prefixes by
     log P(frames collapse to y) + w log P_L(y) + b |y|
 
 with a language model P_L. Paths with the same prefix are merged by summing their probabilities. Only tokens whose
-probability is close to that of the frame's best choice are tried. The search handles one sequence at a time in plain
-Python: most frames have few candidates, so dispatching tensor operations would cost more than the work itself.
+probability is close to that of the frame's best choice are tried. The search handles one sequence at a time: most
+frames have few candidates, so dispatching tensor operations would cost more than the work itself. With the tables of
+an n-gram model it is compiled (`kernels.prefix_beams`), and gives the same.
 
 Shape letters: B rows, U frames, T target tokens, L = 2T + 1 states.
 """
@@ -30,13 +31,16 @@ Shape letters: B rows, U frames, T target tokens, L = 2T + 1 states.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import nlargest
+from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple, Self, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -174,6 +178,25 @@ class FrameCandidates(NamedTuple):
 
     blank: float  # probability
     tokens: dict[int, float]  # token -> probability
+
+
+class CandidatesOfRows(NamedTuple):
+    """The choices of all frames, row by row, that the search considers."""
+
+    blanks: npt.NDArray[np.float64]  # (F,) probability of the blank in each frame
+    counts: npt.NDArray[np.int64]  # (F,) number of tokens
+    tokens: npt.NDArray[np.int64]  # (M,) those of all frames
+    probs: npt.NDArray[np.float64]  # (M,) their probabilities
+    frames: npt.NDArray[np.int64]  # (B,) number of frames of each row
+
+    def rows(self) -> Iterator[list[FrameCandidates]]:
+        tokens, probs = iter(self.tokens.tolist()), iter(self.probs.tolist())
+        frames = (
+            FrameCandidates(blank, dict(zip(islice(tokens, count), islice(probs, count), strict=True)))
+            for blank, count in zip(self.blanks.tolist(), self.counts.tolist(), strict=True)
+        )
+        for number in self.frames.tolist():
+            yield list(islice(frames, number))
 
 
 class FusedTarget(NamedTuple):

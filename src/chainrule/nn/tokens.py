@@ -113,6 +113,11 @@ class PairTable(TokenTable):
         """Source ids of any shape to vectors (..., D)."""
         return self.embed(tokens) if self.source is None else rms_norm(F.embedding(tokens, self.source))
 
+    def describe_source_embedding(self, program: ProgramBuilder) -> Vector:
+        """`embed_source` in a program."""
+        embedded = program.embed(self._embeddings if self.source is None else self.source)
+        return program.rms_norm(embedded, out=embedded)
+
 
 def _table(*shape: int) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(*shape), std=0.02))
