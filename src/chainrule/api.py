@@ -21,6 +21,7 @@ from chainrule.tasks import Run, TrainingData, load, open_data, task_of_family
 from chainrule.tasks.base import choose_device
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.distributed import current, joined, process_device, require_several_possible
+from chainrule.training.loop import CLOCKS
 from chainrule.training.process import keep_freed_memory, launched, return_freed_memory
 from chainrule.training.progress import Reporter, console_reporter
 from chainrule.training.schedule import Budget
@@ -153,7 +154,7 @@ def _sized(
         return config
     if budget.kind != "minutes" or device.type != "cpu" or config.train.objective != "likelihood":
         return config
-    speed = current().world * operations_per_second(torch.get_num_threads())
+    speed = current().world * operations_per_second(torch.get_num_threads(), CLOCKS[config.train.clock])
     chosen = sizes_for_minutes(
         config.family,
         data.model_settings,

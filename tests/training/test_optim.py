@@ -38,6 +38,22 @@ def test_orthogonalise_keeps_the_singular_vectors() -> None:
     assert (rotated - torch.diag(rotated.diag())).abs().max() < 1e-9
 
 
+def test_orthogonalise_in_bfloat16_is_close_and_keeps_the_type() -> None:
+    matrices = torch.randn(3, 48, 16, generator=torch.Generator().manual_seed(3))
+    found = orthogonalise(matrices, half=True)
+    assert found.dtype == torch.float32
+    cosine = torch.cosine_similarity(found.flatten(1), orthogonalise(matrices).flatten(1))
+    assert cosine.min() > 0.99
+
+
+def test_muon_iterates_in_the_precision_of_the_training() -> None:
+    model = tiny_model("gpt")
+    for precision in ("float32", "bfloat16"):
+        *_, muon = build_optimizers(model, TrainConfig(precision=precision))
+        assert isinstance(muon, Muon)
+        assert muon.half == (precision == "bfloat16")
+
+
 def test_muon_updates_a_stack_of_matrices_like_single_ones() -> None:
     torch.manual_seed(0)
     together = [nn.Parameter(torch.randn(4, 6)) for _ in range(3)]

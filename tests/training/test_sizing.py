@@ -12,7 +12,15 @@ from chainrule.families import FAMILIES
 from chainrule.tasks.pair_comparison import PairComparison
 from chainrule.tasks.text_comparison import TextComparison
 from chainrule.training.progress import Reporter
-from chainrule.training.sizing import dropout_for, parameter_count, shape_for, sizes_for_examples, sizes_for_minutes
+from chainrule.training.sizing import (
+    EFFICIENCY,
+    dropout_for,
+    operations_per_second,
+    parameter_count,
+    shape_for,
+    sizes_for_examples,
+    sizes_for_minutes,
+)
 
 SIZES = {"vocabulary": 65}
 
@@ -31,6 +39,21 @@ def test_dropout_increases_with_the_number_of_epochs():
 def test_a_small_gpt_has_fewer_layers_unless_they_are_given():
     assert shape_for("gpt", SIZES, 1e12)["layers"] < FAMILIES["gpt"].Config(vocabulary=65).layers
     assert "layers" not in shape_for("gpt", SIZES | {"layers": 6}, 1e12)
+
+
+def test_the_clock_of_the_training_measures_the_speed():
+    ticks = iter(range(10))
+    speed = operations_per_second(1, lambda: float(next(ticks)), seconds=3.0)  # it reads the clock once per product
+    assert speed == pytest.approx(EFFICIENCY * 2 * 2 * 512**3 / 4)
+
+
+@pytest.mark.parametrize("operations", [1e12, 1e13, 1e14])
+def test_a_hybrid_of_text_has_as_many_blocks_as_a_gpt_for_the_same_budget(operations: float):
+    gpt, hybrid = (
+        sizes_for_minutes(name, SIZES, train_tokens=10**7, operations=operations, model={}, train={}).model
+        for name in ("gpt", "hybrid_language")
+    )
+    assert hybrid.get("layers") == gpt.get("layers")  # None: the default, which is the same
 
 
 def test_parts_that_most_steps_skip_do_not_count_against_the_budget():

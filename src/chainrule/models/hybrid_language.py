@@ -30,7 +30,7 @@ from chainrule.types import Sequences, State
 class HybridLanguageConfig(HybridSettings):
     """The defaults have 1.3M parameters besides the embeddings."""
 
-    width: int = Field(160, ge=2, multiple_of=2, description="width of the embeddings and of all layers")
+    layers: int = Field(6, ge=1, description="blocks of the autoregressive branch: GRU or attention, and MLP")
     recurrent_layers: int | None = Field(
         1, ge=1, description="blocks that have a GRU instead of attention, from the first on; none: all of them"
     )
@@ -106,6 +106,7 @@ class HybridLanguage(HybridModel):
         "embeddings is the time of the text; the check by changed tokens applies"
     }
     recipe: ClassVar[Mapping[str, Any]] = {**HybridModel.recipe, "batch_tokens": 1024}
+    width_per_layer = 64
     config: HybridLanguageConfig
 
     def __init__(self, config: HybridLanguageConfig) -> None:

@@ -26,16 +26,23 @@ class Muon(Optimizer):
 
     With momentum M, the update of a matrix (R, C) is  W ← W − η √(max(R, C) / min(R, C)) · NS(M),  where NS is a
     Newton–Schulz iteration that moves all singular values of M towards 1. The factor does not depend on which side of
-    a matrix is the input, since families store both layouts. The iteration runs in float32 unless the device has
-    bfloat16 hardware, and on all matrices of the same shape at once, since a small one does not fill a core.
+    a matrix is the input, since families store both layouts. The iteration runs in bfloat16 if `half` or if a GPU has
+    hardware for it, and on all matrices of the same shape at once, since a small one does not fill a core.
     """
 
     def __init__(
-        self, matrices: Iterable[nn.Parameter], learning_rate: float, momentum: float = 0.95, weight_decay: float = 0.0
+        self,
+        matrices: Iterable[nn.Parameter],
+        learning_rate: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        *,
+        half: bool = False,
     ) -> None:
         super().__init__(
             list(matrices), {"lr": learning_rate, "peak": learning_rate, "momentum": momentum, "decay": weight_decay}
         )
+        self.half = half
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -56,33 +63,33 @@ class Muon(Optimizer):
         short, long = sorted(matrices[0].shape)
         scale = (long / short) ** 0.5
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["decay"])
-        torch._foreach_add_(matrices, _orthogonal(list(nesterov)), alpha=-group["lr"] * scale)
+        torch._foreach_add_(matrices, _orthogonal(list(nesterov), self.half), alpha=-group["lr"] * scale)
 
 
-def _orthogonal(matrices: list[Tensor]) -> list[Tensor]:
+def _orthogonal(matrices: list[Tensor], half: bool) -> list[Tensor]:
     """Orthogonalise matrices of the same shape; sharded ones are gathered one at a time, which bounds the memory."""
+    half = half or (matrices[0].is_cuda and torch.cuda.is_bf16_supported())
     if is_sharded(matrices[0]):
-        return [shard_like(orthogonalise(full(matrix)[None])[0], matrix) for matrix in matrices]
-    return list(orthogonalise(torch.stack(matrices)).unbind())
+        return [shard_like(orthogonalise(full(matrix)[None], half=half)[0], matrix) for matrix in matrices]
+    return list(orthogonalise(torch.stack(matrices), half=half).unbind())
 
 
 def _shape(matrix: Tensor) -> tuple[int, ...]:
     return tuple(matrix.shape)
 
 
-def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
+def orthogonalise(matrices: Tensor, iterations: int = 5, *, half: bool = False) -> Tensor:
     """Apply an odd polynomial to matrices (N, R, C) five times, which moves every singular value close to 1.
 
         X ← P X,   P = a I + b G + c G²,   G = X Xᵀ
 
     All P and G are polynomials of the first G, so they commute. If a matrix is long, G ← P G P and the product of all
     P, which are square, are computed first and multiply X once at the end, in half the time. Rounding then affects
-    the fourth digit at worst; in bfloat16 every step is applied to X itself.
+    the fourth digit at worst; in bfloat16 (`half`) every step is applied to X itself.
     """
-    half = matrices.is_cuda and torch.cuda.is_bf16_supported()
     x = matrices.bfloat16() if half else matrices
     if x.shape[-2] > x.shape[-1]:
-        return orthogonalise(x.mT, iterations).mT.to(matrices.dtype)
+        return orthogonalise(x.mT, iterations, half=half).mT.to(matrices.dtype)
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     on_gram = not half and x.shape[-1] >= LONG * x.shape[-2]
     gram, product = x @ x.mT, None
@@ -126,7 +133,8 @@ def build_optimizers(model: Trainable, config: TrainConfig) -> list[Optimizer]:
     ]
     if matrices:
         # Muon's step size is its rate, whatever the gradient, so its decay is scaled by the rate as well.
-        optimizers.append(Muon(matrices, config.muon_learning_rate, weight_decay=config.weight_decay))
+        half = config.precision == "bfloat16"
+        optimizers.append(Muon(matrices, config.muon_learning_rate, weight_decay=config.weight_decay, half=half))
     return optimizers
 
 
