@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from chainrule.config import TrainConfig
 from chainrule.interface.base import Trainable
 from chainrule.training.placement import full, is_sharded, shard_like
+from chainrule.training.precision import computing_type
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # a, b, c
 LONG = 1.5  # aspect ratio above which iterating on the Gram matrix is faster than on the matrix
@@ -26,8 +27,8 @@ class Muon(Optimizer):
 
     With momentum M, the update of a matrix (R, C) is  W ← W − η √(max(R, C) / min(R, C)) · NS(M),  where NS is a
     Newton–Schulz iteration that moves all singular values of M towards 1. The factor does not depend on which side of
-    a matrix is the input, since families store both layouts. The iteration runs in bfloat16 if `half` or if a GPU has
-    hardware for it, and on all matrices of the same shape at once, since a small one does not fill a core.
+    a matrix is the input, since families store both layouts. The iteration runs in bfloat16 if `half`, and on all
+    matrices of the same shape at once, since a small one does not fill a core.
     """
 
     def __init__(
@@ -68,7 +69,6 @@ class Muon(Optimizer):
 
 def _orthogonal(matrices: list[Tensor], half: bool) -> list[Tensor]:
     """Orthogonalise matrices of the same shape; sharded ones are gathered one at a time, which bounds the memory."""
-    half = half or (matrices[0].is_cuda and torch.cuda.is_bf16_supported())
     if is_sharded(matrices[0]):
         return [shard_like(orthogonalise(full(matrix)[None], half=half)[0], matrix) for matrix in matrices]
     return list(orthogonalise(torch.stack(matrices), half=half).unbind())
@@ -133,7 +133,7 @@ def build_optimizers(model: Trainable, config: TrainConfig) -> list[Optimizer]:
     ]
     if matrices:
         # Muon's step size is its rate, whatever the gradient, so its decay is scaled by the rate as well.
-        half = config.precision == "bfloat16"
+        half = computing_type(config, model) is torch.bfloat16
         optimizers.append(Muon(matrices, config.muon_learning_rate, weight_decay=config.weight_decay, half=half))
     return optimizers
 
