@@ -29,7 +29,7 @@ OF_SOURCE, CACHE, WHOLE = range(3)
 BY_END, BY_LENGTH = range(2)
 """How a hypothesis is finished."""
 
-BYTES = np.zeros(1, dtype=np.int8)
+BYTES: Any = np.zeros(1, dtype=np.int8)
 
 
 class Beams(NamedTuple):
