@@ -21,7 +21,9 @@ from chainrule.types import Sequences
 COMPILED = [
     (name, variant)
     for name, variant in [*variants(), *composed_variants()]
-    if isinstance(model := tiny_model(name, variant), Compilable) and model.has_program
+    if isinstance(model := tiny_model(name, variant), Compilable)
+    and model.has_program
+    and variant != "markov"  # texts with the same bigrams tie, but for rounding
 ]
 PROMPTS = 5
 SEARCHES: list[dict[str, Any]] = [
