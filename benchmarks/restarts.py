@@ -33,8 +33,14 @@ def start(out: Path, processes: int, steps: int, restarts: int, settings: list[s
     command += ["--data", "builtin:prose", "--steps", str(steps), "--device", "cpu", "--out", str(out)]
     for setting in [*SETTINGS, *settings]:
         command += ["--set", setting]
-    return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL,
-                            stdout=subprocess.DEVNULL)  # fmt: skip
+    with out.with_suffix(".log").open("w") as log:
+        return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=log, stdout=log)
+
+
+def require_success(run: subprocess.Popen[bytes], out: Path, description: str) -> None:
+    if run.wait() != 0:
+        print(out.with_suffix(".log").read_text()[-8000:], file=sys.stderr)
+        raise SystemExit(description)
 
 
 def last_step(out: Path) -> int:
@@ -82,10 +88,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         calm, killed = Path(name) / "calm", Path(name) / "killed"
         first = start(calm, options.processes, options.steps, 0, settings)
-        assert first.wait() == 0, "the run without kills has failed"
+        require_success(first, calm, "the run without kills has failed")
         run = start(killed, options.processes, options.steps, options.kills, settings)
         kills = kill_some(run, killed, options.steps, options.kills, options.seed)
-        assert run.wait() == 0, f"the run has failed after {kills} kills"
+        require_success(run, killed, f"the run has failed after {kills} kills")
         one, other = (load_file(path / "model.safetensors") for path in (calm, killed))
         difference = max(float((one[key] - other[key]).abs().max()) for key in one)
         losses = [[record["loss"] for line in (path / "metrics.jsonl").read_text().splitlines()
