@@ -64,7 +64,7 @@ def prompts_of(model: AutoregressiveModel) -> list[list[int]]:
     return [[]] * PROMPTS if isinstance(model, Conditional) else [[1, 2], [], [3], [0, 4], [2, 2, 1]]
 
 
-@pytest.mark.parametrize("options", SEARCHES, ids=str)
+@pytest.mark.parametrize("options", SEARCHES, ids=range(len(SEARCHES)))
 @pytest.mark.parametrize(("name", "variant"), [("transformer", "added"), ("gpt", "modern"), ("recurrent", "lstm")])
 def test_the_compiled_search_finds_what_torch_finds(name: str, variant: str, options: dict[str, Any]) -> None:
     model = tiny_model(name, variant).double()
