@@ -42,13 +42,12 @@ class MovingWindow(NamedTuple):
         if min(starts) < max(starts):
             return self._append_by_rows(cache, new, positions, dim)
         start, after = starts[0] % self.room, (starts[0] + count) % self.room
+        whole = torch.cat([cache.narrow(dim, 0, start + self.size), new], dim)
+        entries = whole.narrow(dim, start, self.size + count) if start else whole
+        kept = whole.narrow(dim, start + count - after, self.size + after)
         shape = list(new.shape)
         shape[dim] = self.room - after
-        whole = torch.cat([cache.narrow(dim, 0, start + self.size), new, new.new_zeros(shape)], dim)
-        return Window(
-            whole.narrow(dim, start, self.size + count),
-            whole.narrow(dim, start + count - after, self.capacity),
-        )
+        return Window(entries, torch.cat([kept, new.new_zeros(shape)], dim))
 
     def _append_by_rows(self, cache: Tensor, new: Tensor, positions: Tensor, dim: int) -> Window:
         """The same for rows whose windows begin at different indices."""
