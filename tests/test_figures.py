@@ -146,14 +146,33 @@ def test_dates_are_translated_almost_without_a_mistake_after_three_to_six_minute
 
 
 class Round(NamedTuple):
-    """One training of a caption model: target tokens per second times the minutes that the manual states."""
+    """One training of a caption model: target tokens, in some cases as their number per second times the minutes."""
 
     tokens: int
     settings: dict[str, Any]
 
 
 CAPTIONS = {
-    "transformer": (38.26, [Round(1_524 * 80 * 60, {"model": {"width": 192, "shared_embeddings": True}})]),
+    "transformer": (
+        39.85,
+        [
+            Round(
+                8_335_883,
+                {
+                    "model": {"width": 192, "shared_embeddings": True, "dropout": 0.3},
+                    "train": {"floor": 0.5, "warmup": 0.04},
+                },
+            ),
+            Round(
+                6_394_051,
+                {"train": {"muon_learning_rate": 0.0125, "learning_rate": 0.002}, "model": {"dropout": 0.15}},
+            ),
+            Round(
+                2_710_786,
+                {"train": {"muon_learning_rate": 0.006, "learning_rate": 0.001}, "model": {"dropout": 0.15}},
+            ),
+        ],
+    ),
     "fat": (
         35.48,
         [
@@ -174,12 +193,12 @@ CAPTIONS = {
 }
 
 
-GOALS = {"transformer": 38.0, "fat": 36.0, "seq2seq": 34.0}  # BLEU; a single fat has not reached its goal so far
+GOALS = {"transformer": 39.0, "fat": 36.0, "seq2seq": 34.0}  # BLEU; a single fat has not reached its goal so far
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", CAPTIONS)
-def test_captions_are_translated_after_65_to_80_minutes_of_one_core(
+def test_captions_are_translated_after_an_hour_or_so_of_one_core(
     real_data: RealData, tmp_path: Path, measure: Measure, family: str
 ) -> None:
     folder = real_data("multi30k")
