@@ -154,7 +154,7 @@ def test_accepted_draft_tokens_save_model_calls(recurrent):
     counted = Counted(recurrent)
     oracle = Oracle([[1, *plain.ids]], honest=[9])
     generate_tokens(recurrent, [[1]], length=41, sampling=GREEDY, seeds=[0], draft=oracle, block_size=FixedBlockSize(5))
-    assert counted.reads == 1 + 40 / 5  # the prompt gives the first token, and every block five more
+    assert counted.reads == 2 + 40 / 5  # BOS, the prompt, which gives the first token, and every block gives five more
 
 
 def test_a_step_yields_all_tokens_of_a_row_in_order(recurrent):

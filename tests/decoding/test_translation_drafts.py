@@ -95,7 +95,7 @@ def test_accepted_draft_tokens_save_model_calls(monkeypatch):
     monkeypatch.setattr(type(model), "extend", counted)
     [[found]] = decode_sources(model, [[1, 2, 3, EOS]], Search(beam=1, growth=0.0, slack=13), draft=ModelDrafter(twin))
     assert len(found.ids) == 13
-    assert [width for _, width in readings] == [4, 4, 4]
+    assert [width for _, width in readings] == [1, 4, 4, 4]  # BOS, and three blocks
 
 
 @pytest.mark.usefixtures("always_guessing")

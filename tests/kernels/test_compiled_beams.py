@@ -45,8 +45,9 @@ def searched(model: AutoregressiveModel, options: dict[str, Any], prompts: list[
     if not isinstance(model, Conditional):
         return options
     known = min(SOURCE_VOCABULARY, model.source_vocabulary)
-    ids = torch.randint(known, (PROMPTS, 6), generator=torch.Generator().manual_seed(2))
-    lengths = torch.tensor([6, 1, 4, 2, 5])
+    longest = min(6, model.source_context or 6)
+    ids = torch.randint(known, (PROMPTS, longest), generator=torch.Generator().manual_seed(2))
+    lengths = torch.tensor([6, 1, 4, 2, 5]).clamp(max=longest)
     return {**options, "source": Sequences(ids[: len(prompts)], lengths[: len(prompts)])}
 
 

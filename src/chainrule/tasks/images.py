@@ -163,10 +163,11 @@ class ImageRun(PixelRun[AutoregressiveModel], SequenceRun):
             seeds=[seed + number for number in range(num)],
             source=source,
         ):
-            for token in tokens:
-                canvas[token.row, known] = token.id
-            known += 1
-            yield Drawing(self._unflattened(canvas), known)
+            images = [[token.id for token in tokens if token.row == row] for row in range(num)]
+            for values in zip(*images, strict=True):  # several of every image may come at once
+                canvas[:, known] = values
+                known += 1
+                yield Drawing(self._unflattened(canvas), known)
 
     def visible(self, levels: Pixels) -> npt.NDArray[np.uint8]:
         """Levels as brightness from 0 to 255."""
