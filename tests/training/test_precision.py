@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from chainrule.config import TrainConfig
-from chainrule.families import build
-from chainrule.interface.base import Trainable
+from chainrule.families import FAMILIES, build
+from chainrule.interface.base import NeuralModel, OwnObjective, Trainable
+from chainrule.interface.conditional import Conditional, ParallelModel
 from chainrule.objectives import Noise
+from chainrule.testing.tiny import (
+    EMBEDDERS,
+    PARALLEL,
+    TINY,
+    embedder_variants,
+    parallel_variants,
+    tiny_embedder,
+    tiny_model,
+    tiny_parallel,
+    variants,
+)
 from chainrule.training import precision
 from chainrule.training.distributed import ONE
 from chainrule.training.learner import build_learner
@@ -25,6 +39,38 @@ def gpt(shape: dict[str, int]) -> Trainable:
     model = build("gpt", {"vocabulary": 7, **shape}).train()
     assert isinstance(model, Trainable)
     return model
+
+
+def trained_models() -> list[tuple[str, str]]:
+    kinds = (NeuralModel, OwnObjective)
+    found = dict.fromkeys([*variants(), *parallel_variants(), *embedder_variants()])
+    return [(name, variant) for name, variant in found if issubclass(FAMILIES[name], kinds)]
+
+
+def any_batch(model: Trainable) -> Batch:
+    length, generator = min(10, getattr(model, "context", None) or 10), torch.Generator().manual_seed(2)
+    target = Sequences(
+        torch.randint(model.vocabulary, (3, length), generator=generator), torch.tensor([length, length - 1, length])
+    )
+    if not isinstance(model, Conditional | ParallelModel):
+        return Batch(target)
+    width = min(12, model.source_context or 12)
+    return Batch(target, Sequences.full(torch.randint(model.source_vocabulary, (3, width), generator=generator)))
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("name", "variant"), trained_models())
+def test_every_family_can_be_trained_in_half_precision(name: str, variant: str, half: str) -> None:
+    model = next(
+        make(name, variant)
+        for make, known in ((tiny_parallel, PARALLEL), (tiny_embedder, EMBEDDERS), (tiny_model, TINY))
+        if name in known
+    )
+    assert isinstance(model, Trainable)
+    settings = TrainConfig(precision=half, label_smoothing=0.1)  # type: ignore[arg-type]
+    learner = build_learner(place(model.train(), settings, ONE), settings, Noise(range(7)))
+    torch.manual_seed(0)  # of samples, such as the rows for which a hybrid computes its second branch
+    assert math.isfinite(learner.gradient(any_batch(model)).total)
 
 
 def gradient(settings: TrainConfig) -> torch.Tensor:

@@ -104,10 +104,9 @@ class HybridRegressive(ParallelModel):
         at_anchors = self.skip_at.decode(Batch(anchors, source), cross_attention)
         hidden = torch.cat([self._between(anchors, memories.skip_cmlm), at_anchors[:, :, None]], 2).flatten(1, 2)
         real = target.mask
-        nats = hidden.new_zeros(real.shape)
         ids = target.ids[real][:, None]
-        nats[real] = self.skip_at.tokens.log_probs(hidden[real], ids, smoothing=smoothing)[:, 0]
-        return nats
+        nats = self.skip_at.tokens.log_probs(hidden[real], ids, smoothing=smoothing)[:, 0]
+        return nats.new_zeros(real.shape).masked_scatter(real, nats)  # not of the type of `hidden`
 
     @torch.inference_mode()
     def generate(

@@ -62,8 +62,9 @@ class Allocation(nn.Module):
         encoded = self.positions(sinusoids(width, max(length, positions)).to(vectors))
         keys = encoded[:length] + self.vectors(vectors)  # (B, S, D)
         scores = encoded[:positions] @ keys.mT * width**-0.5  # (B, P, S)
-        log_weights = scores.masked_fill(~wanted[..., None], IMPOSSIBLE).log_softmax(1)
-        log_weights = log_weights.masked_fill(~real[:, None], IMPOSSIBLE)
+        lowest = max(IMPOSSIBLE, torch.finfo(scores.dtype).min)  # float16 ends at −65,504
+        log_weights = scores.masked_fill(~wanted[..., None], lowest).log_softmax(1)
+        log_weights = log_weights.masked_fill(~real[:, None], lowest)
         contexts = log_weights.softmax(-1) @ vectors
         mass = log_weights.exp().sum(-1)
         mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)  # of a row's positions none is exactly 0
@@ -112,8 +113,9 @@ class ParallelBranch(nn.Module):
         if rows is None:
             return TargetPlan(source, lengths, contexts, self._drafts(contexts, counts), mass, counts)
         drafts = torch.zeros_like(contexts)
-        if len(rows):
-            drafts = drafts.index_put((rows,), self._drafts(contexts[rows], counts[rows]))
+        if len(rows):  # in half precision, the LSTM's outputs are still in float32
+            found = self._drafts(contexts[rows], counts[rows])
+            drafts = drafts.to(found).index_put((rows,), found)
         absent = torch.ones_like(lengths, dtype=torch.bool).index_fill(0, rows, False)
         return TargetPlan(source, lengths, contexts, drafts, mass.masked_fill(absent[:, None], 0.0), counts)
 

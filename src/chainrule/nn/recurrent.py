@@ -87,7 +87,7 @@ class RecurrentLayer(nn.Module, ABC):
         if torch.is_autocast_enabled(inputs.device.type):
             # Rounding errors would accumulate over the steps, so the recurrence keeps the precision of its weights.
             with torch.autocast(inputs.device.type, enabled=False):
-                return self.forward(inputs.to(self.bias.dtype), state)
+                return self.forward(inputs.to(self.bias.dtype), tuple(part.to(self.bias.dtype) for part in state))
         steps, rows, _ = inputs.shape
         if steps == 0:
             return inputs.new_empty(0, rows, self.width), state
