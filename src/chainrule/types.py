@@ -5,9 +5,10 @@ Shape letters, here and in every file: B rows, T positions, K tokens in a chunk,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
@@ -46,11 +47,11 @@ class Sequences(NamedTuple):
     @classmethod
     def pack(cls, rows: Sequence[Sequence[int] | npt.NDArray[Any]], device: torch.device | str = "cpu") -> Sequences:
         """Pad rows of unequal length with zeros on the right."""
-        lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-        ids = torch.zeros(len(rows), max(1, max((len(row) for row in rows), default=1)), dtype=torch.int64)
+        lengths = [len(row) for row in rows]
+        ids = np.zeros((len(rows), max([1, *lengths])), dtype=np.int64)
         for index, row in enumerate(rows):
-            ids[index, : len(row)] = torch.tensor(row, dtype=torch.int64)
-        return cls(ids, lengths).to(device)
+            ids[index, : lengths[index]] = row
+        return cls(torch.from_numpy(ids), torch.tensor(lengths, dtype=torch.int64)).to(device)
 
     def to(self, device: torch.device | str) -> Sequences:
         return Sequences(self.ids.to(device), self.lengths.to(device))
@@ -93,13 +94,19 @@ def _map(change: Callable[[Tensor], Tensor], state: State) -> State:
     return parts if named is None else cast(State, named(parts))
 
 
-def tensors(state: State) -> Iterator[Tensor]:
-    """Yield every tensor of the tree, in a fixed order."""
+def tensors(state: State) -> list[Tensor]:
+    """Every tensor of the tree, in a fixed order."""
+    found: list[Tensor] = []
+    _collect(state, found)
+    return found
+
+
+def _collect(state: State, found: list[Tensor]) -> None:
     if isinstance(state, Tensor):
-        yield state
+        found.append(state)
     else:
         for part in state.values() if isinstance(state, dict) else state:
-            yield from tensors(part)
+            _collect(part, found)
 
 
 def select(state: StateT, rows: Tensor) -> StateT:

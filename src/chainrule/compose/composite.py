@@ -63,4 +63,4 @@ def part_settings(model: AutoregressiveModel) -> dict[str, Any]:
 def state_size(model: AutoregressiveModel) -> int:
     """The number of tensors in the state of a model."""
     source = Sequences.full(torch.zeros(1, 1, dtype=torch.int64)) if isinstance(model, Conditional) else None
-    return sum(1 for _ in tensors(model.start(source, batch_size=1).state))
+    return len(tensors(model.start(source, batch_size=1).state))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from chainrule.kernels.step import Compilable, HypothesisStates
 from chainrule.types import Sequences, Step
 
 if TYPE_CHECKING:
-    from chainrule.decoding.beam import BeamRules
+    from chainrule.decoding.beam import BeamRules, Normaliser
     from chainrule.kernels.beams import Beams
 
 STEPS_PER_CALL = 16
@@ -109,8 +110,14 @@ def new_beams(rules: Sequence[BeamRules]) -> Beams:
 
     one = rules[0]
     limits = [of_prompt.length for of_prompt in rules]
-    normalisers = [math.nan, *(one.normaliser(length, one.length_penalty) for length in range(1, max(limits) + 1))]
+    normalisers = _normalisers(one.normaliser, one.length_penalty, max(limits))
     return Beams.start(limits, one.width, one.num, normalisers, ended_first=one.ended_first)
+
+
+@lru_cache(maxsize=256)
+def _normalisers(normaliser: Normaliser, penalty: float, longest: int) -> tuple[float, ...]:
+    """By length, from 0 on."""
+    return (math.nan, *(normaliser(length, penalty) for length in range(1, longest + 1)))
 
 
 def _best(beams: Beams, prompt: int, rules: BeamRules) -> list[Generation]:

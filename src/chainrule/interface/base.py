@@ -81,8 +81,10 @@ class Model(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """The device of the parameters and buffers."""
-        for tensor in itertools.chain(self.parameters(), self.buffers()):  # the first one suffices
-            return tensor.device
+        for module in self.modules():  # the first tensor suffices; `parameters()` takes longer to begin
+            for tensor in itertools.chain(module._parameters.values(), module._buffers.values()):
+                if tensor is not None:
+                    return tensor.device
         return torch.device("cpu")
 
     @classmethod

@@ -9,6 +9,7 @@ the reference (`tests/kernels`), and the only implementation where Numba is not 
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -66,33 +67,36 @@ class Compilable(Describable):
     """A model whose decoding step is compiled; mixed into an autoregressive model."""
 
 
-class Member(NamedTuple):
-    """A parameter, buffer or module of a module, under its name."""
-
-    members: dict[str, Any]
-    name: str
-    value: Any
-    address: int | None  # of a tensor
-
-
 class KnownProgram(NamedTuple):
-    """A program, and all that it was made of."""
+    """A program, and all that it was made of: the parameters, buffers and modules of every module, by name."""
 
     program: Program
-    members: tuple[Member, ...]
+    members: tuple[dict[str, Any], ...]  # of the module that has the value
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    tensors: tuple[Tensor, ...]  # among the values
+    addresses: list[int]
+
+    @classmethod
+    def of(cls, program: Program, model: nn.Module) -> KnownProgram:
+        found = [
+            (members, name, value)
+            for module in model.modules()
+            for members in (module._modules, module._parameters, module._buffers)
+            for name, value in members.items()
+        ]
+        members, names, values = zip(*found, strict=True) if found else ((), (), ())
+        weights = tuple(value for value in values if isinstance(value, Tensor))
+        return cls(program, members, names, values, weights, list(map(Tensor.data_ptr, weights)))
 
     @property
     def is_current(self) -> bool:
         """Whether the model has the same modules and tensors, at the same addresses: not moved and not converted.
 
-        This is asked before every step, and `model.parameters()` would take longer than the step of a small model.
+        This is asked before every step, and a loop in Python would take as long as the step of a small model.
         """
-        for members, name, value, address in self.members:
-            if address is not None and value.data_ptr() != address:
-                return False
-            if members.get(name) is not value:
-                return False
-        return True
+        same = all(map(operator.is_, map(dict.get, self.members, self.names), self.values))
+        return same and list(map(Tensor.data_ptr, self.tensors)) == self.addresses
 
 
 class _Programs:
@@ -206,17 +210,8 @@ def program_for(
         return None
     builder = ProgramBuilder(dtype, outputs, int8=int8)
     describe(builder)
-    known[name] = KnownProgram(builder.build(), tuple(_members(model)))
+    known[name] = KnownProgram.of(builder.build(), model)
     return known[name].program
-
-
-def _members(model: nn.Module) -> Iterator[Member]:
-    """All modules and tensors in a module."""
-    for module in model.modules():
-        yield from (Member(module._modules, name, value, None) for name, value in module._modules.items())
-        for tensors_of in (module._parameters, module._buffers):
-            for name, tensor in tensors_of.items():
-                yield Member(tensors_of, name, tensor, None if tensor is None else tensor.data_ptr())
 
 
 def dtype_of(model: nn.Module) -> torch.dtype | None:
@@ -305,7 +300,7 @@ class RowState:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.tensors = list(tensors(state))
+        self.tensors = tensors(state)
         self.addresses = _addresses(self.tensors)
 
 
@@ -350,11 +345,14 @@ class HypothesisStates:
     """
 
     def __init__(self, program: Program, first: Step, rows: int) -> None:
-        """From the steps of the prompts, whose rows are the first ones."""
+        """From the steps of the prompts, whose rows are the first ones. Their state is taken over."""
         self.program = program
+        if rows == len(first.logits):
+            self.logits, self.state = first.logits[:, -1:].contiguous(), first.state
+            return
         self.logits = torch.empty(rows, 1, program.outputs, dtype=program.dtype)
         self.logits[: len(first.logits)] = first.logits[:, -1:]
-        slots = iter(range(sum(1 for _ in tensors(first.state))))
+        slots = iter(range(len(tensors(first.state))))
 
         def with_room(tensor: Tensor) -> Tensor:
             if next(slots) in program.source_slots:
@@ -369,7 +367,7 @@ class HypothesisStates:
         """Let the beams grow by so many tokens, for which the state has room, or until none is live."""
         from chainrule.kernels.beams import CACHE, OF_SOURCE, WHOLE
 
-        program, memories = self.program, list(tensors(self.state))
+        program, memories = self.program, tensors(self.state)
         kinds = np.full(FIRST_STATE + len(memories), WHOLE)
         sizes, sources = np.zeros_like(kinds), np.zeros((len(beams.live), len(kinds)), np.int64)
         for slot, tensor in enumerate(memories, start=FIRST_STATE):
@@ -461,7 +459,7 @@ def _of_rows(memories: Sequence[Tensor], rows: int, *, first: int = 0) -> Addres
 def _addresses(memories: Sequence[Tensor], first: int = 0) -> Addresses:
     rows = [(0, 0, 0, 0)] * first
     for tensor in memories:
-        size = tensor.element_size()
+        size = tensor.itemsize
         one, two, three, *_ = *tensor.stride(), 0, 0, 0
         rows.append((tensor.data_ptr(), one * size, two * size, three * size))
     numbers = np.array(rows, dtype=np.int64)
