@@ -73,8 +73,8 @@ def main() -> None:
             print(f"README, translation, {about}, batch {row['batch']}: {ratios}")
     if "translation" in results:
         for row in results["translation"]["results"]["rows"]:
-            if row["family"] == "fat" and "batch 1," in row["work"]:
-                print(f"fat against transformer, {row['work']}: {row['ratio']:.2f}")
+            if row["family"].startswith("fat") and "batch 1," in row["work"]:
+                print(f"{row['family']} against transformer, {row['work']}: {row['ratio']:.2f}")
     if "scaling" in results:
         draw_scaling(results["scaling"]["results"]["rows"], IMAGES / "decoding-cost.svg")
 

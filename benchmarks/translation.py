@@ -4,9 +4,10 @@
 
 All have about as many parameters as the transformer with 3 + 3 layers of width 192, a shared vocabulary of 4,000
 tokens, and random weights. Sources have 10 to 20 tokens; EOS is suppressed, so that all generate 15, as in Multi30k, or
-256, which transformer and fat do at batch 1, greedily. Training is forward and backward on 128 such pairs, without the
-optimizer, whose cost is the same for all. Timing is by interleaved rounds (see timing.py); ratios are relative to the
-transformer.
+256, which transformer and fat do at batch 1, greedily. The shortlists of fat are as long as those of Multi30k with
+shortlist.partners=20 and shortlist.threshold=0.02, some 1,180 tokens. Training is forward and backward on 128 such
+pairs, without the optimizer, whose cost is the same for all. Timing is by interleaved rounds (see timing.py); ratios
+are relative to the transformer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import torch
 
 from chainrule.decoding import beam_search
 from chainrule.families import build
-from chainrule.interface.base import NeuralModel
+from chainrule.interface.base import AutoregressiveModel, NeuralModel
+from chainrule.models.fat import FAT
 from chainrule.objectives import Likelihood
 from chainrule.training.learner import WholeSequences
 from chainrule.types import Batch, Sequences
@@ -30,9 +32,16 @@ VOCABULARY = 4000
 SHORTEST, LONGEST, GENERATED = 10, 20, 15  # tokens of a source, and of a target
 LONG = 256  # tokens of a long target
 ROWS = 128
+FREQUENT, PARTNERS = 942, 20  # tokens on every shortlist, and those that each token of the source adds
+SHORTLISTED = "fat with shortlist"
 SIZES: dict[str, dict[str, Any]] = {
     "transformer": {"width": 192, "encoder_layers": 3, "decoder_layers": 3, "context": LONG + 1},
-    "fat": {"width": 192, "encoder_layers": 6, "decoder_layers": 1},
+    "fat": {
+        "width": 192,
+        "encoder_layers": 6,
+        "decoder_layers": 1,
+        "shortlist": {"partners": PARTNERS, "threshold": 0.02},
+    },
     "seq2seq": {"width": 320, "layers": 2},
     "autoregressive_transformer": {"width": 384, "layers": 2},
 }
@@ -60,6 +69,14 @@ def models() -> dict[str, NeuralModel]:
     return found
 
 
+def shortlisted(model: NeuralModel) -> AutoregressiveModel:
+    assert isinstance(model, FAT)
+    assert model.shortlist is not None
+    partners = torch.randint(FREQUENT, VOCABULARY, (VOCABULARY, PARTNERS), generator=torch.Generator().manual_seed(3))
+    model.shortlist.set(torch.arange(VOCABULARY) < FREQUENT, partners)
+    return model.shortlisted()
+
+
 def sources(rows: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(SHORTEST, LONGEST + 1, (rows,), generator=generator).tolist()
@@ -80,7 +97,7 @@ def train(model: NeuralModel) -> Work:
     return step
 
 
-def decode(model: NeuralModel, rows: int, beam: int, length: int = GENERATED) -> Work:
+def decode(model: AutoregressiveModel, rows: int, beam: int, length: int = GENERATED) -> Work:
     given = sources(rows)
 
     def search() -> None:
@@ -96,11 +113,13 @@ def measure(batches: Sequence[int], repeats: int, clock: Clock) -> list[Measurem
     works: dict[str, tuple[float, dict[str, Work]]] = {
         "training tokens/s": (ROWS * GENERATED, {name: train(model) for name, model in made.items()})
     }
+    decoders: dict[str, AutoregressiveModel] = {**made, SHORTLISTED: shortlisted(made["fat"])}
+    sizes[SHORTLISTED] = sizes["fat"]
     for batch in batches:
         for beam in (1, 5):
             label = f"sentences/s, batch {batch}, {'greedy' if beam == 1 else f'beam {beam}'}"
-            works[label] = (batch, {name: decode(model, batch, beam) for name, model in made.items()})
-    long = {name: decode(made[name], 1, 1, LONG) for name in ("transformer", "fat")}
+            works[label] = (batch, {name: decode(model, batch, beam) for name, model in decoders.items()})
+    long = {name: decode(decoders[name], 1, 1, LONG) for name in ("transformer", "fat", SHORTLISTED)}
     works[f"sentences/s, batch 1, greedy, targets of {LONG} tokens"] = (1, long)
     found = []
     for label, (count, by_family) in works.items():

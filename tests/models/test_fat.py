@@ -9,7 +9,9 @@ from torch import Tensor
 
 from chainrule.decoding.translation import Search, decode_sources
 from chainrule.errors import ConfigError, DataError
+from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import is_right_to_left
+from chainrule.kernels import step as kernels
 from chainrule.models.fat import FAT, FATConfig
 from chainrule.nn.layers import rms_norm
 from chainrule.testing import check_model
@@ -283,6 +285,30 @@ def test_a_shortlisted_model_passes_every_check() -> None:
     excepted = {finding.check for finding in findings if finding.status == "exception"}
     assert excepted == {"saving and loading is bit exact", "the source matters"}
     assert sum(finding.status == "passed" for finding in findings) == 14
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@torch.inference_mode()
+def test_a_compiled_step_with_a_shortlist_equals_the_modules(dtype: torch.dtype) -> None:
+    model = listing_model().eval().to(dtype).shortlisted()
+    assert kernels.has_program(model)
+    source, tokens = batch().source, torch.tensor([[1, 2, 0], [2, 2, 1], [0, 1, 1]])
+    with kernels.torch_only():
+        expected = extended(model, source, tokens)
+    found = extended(model, source, tokens)
+    assert torch.equal(found == -torch.inf, expected == -torch.inf)
+    real = expected > -torch.inf
+    torch.testing.assert_close(found[real], expected[real], atol=1e-12 if dtype == torch.float64 else 2e-5, rtol=0)
+
+
+def extended(model: AutoregressiveModel, source: Sequences | None, tokens: torch.Tensor) -> torch.Tensor:
+    """The logits after BOS and after each token."""
+    step = model.start(source)
+    found = [step.logits]
+    for column in tokens.t():
+        step = model.step(column, step.state)
+        found.append(step.logits)
+    return torch.cat(found, 1)
 
 
 def test_beam_search_can_use_the_shortlist() -> None:

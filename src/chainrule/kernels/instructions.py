@@ -52,7 +52,8 @@ from torch import Tensor
     CACHE_LOOKUP,
     PIXELS,
     SLOW_ATTENTION,
-) = range(37)
+    LISTED_LINEAR,
+) = range(38)
 
 SQUARED_RELU, GELU, TANH, SIGMOID, RELU, ONE_MINUS = range(6)
 """Elementwise functions."""
@@ -142,6 +143,8 @@ class Program:
                 slots = operation[3:6] + ([operation[9]] if operation[8] != NONE else [])
             elif operation[0] == ADDITIVE_ATTENTION:
                 slots = operation[4:7]
+            elif operation[0] == LISTED_LINEAR:
+                slots = operation[7:9]
             else:
                 continue
             found |= {slot + first - FIRST_STATE for slot in slots}

@@ -51,6 +51,7 @@ from chainrule.kernels.instructions import (
     LINEAR,
     LINEAR_IN_INTEGERS,
     LINEAR_INT8,
+    LISTED_LINEAR,
     LOG_MIXTURE,
     LOG_SHARES,
     LOG_SOFTMAX,
@@ -69,7 +70,7 @@ from chainrule.kernels.instructions import (
 from chainrule.kernels.integer_products import integer_linear
 from chainrule.kernels.moving_windows import cache_lookup, window_attention
 from chainrule.kernels.pixels import LAYERS, PER_LAYER, read_value
-from chainrule.kernels.products import linear
+from chainrule.kernels.products import linear, listed_linear
 from chainrule.kernels.registers import vector
 
 INT8 = np.zeros(1, dtype=np.int8)
@@ -262,6 +263,10 @@ def operate(
                 added,
                 like,
             )
+        elif code == LISTED_LINEAR:
+            listed = integers(pointers[sequence, operation[7]], integers(pointers[sequence, operation[8]], 1)[0])
+            shifts = addresses[operation[4]] if operation[4] >= 0 else 0
+            listed_linear(out, a, addresses[operation[3]], shifts, operation[5], operation[6], listed, like)
         elif code == ADDITIVE_ATTENTION:
             keys, values, lengths = operation[4], operation[5], operation[6]
             count = integers(pointers[sequence, lengths], 1)[0]

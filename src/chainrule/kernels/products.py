@@ -243,6 +243,25 @@ def linear(
 
 
 @ordered
+def listed_linear(
+    out: int, x: int, matrix: int, bias: int, inputs: int, outputs: int, listed: npt.NDArray[np.int64], like: Floats
+) -> None:
+    """W x + b of one row for the listed outputs, and −∞ for the others."""
+    result = vector(out, outputs, like)
+    result[:] = -np.inf
+    rest = inputs % LANES > 0
+    for output in listed:
+        here = matrix + output * inputs * like.itemsize
+        found = _one(x, 0, here, 0, inputs, 0, 0, like, like)
+        if rest:
+            _add_rest(found, x, here, 0, 1, inputs, like, like)
+        total = vector(found, 1, like)[0]
+        if bias != 0:
+            total += vector(bias, outputs, like)[output]
+        result[output] = total
+
+
+@ordered
 def _add_rest(
     sums: int, x: int, matrix: int, matrix_row: int, outputs: int, inputs: int, weights: Weights, like: Floats
 ) -> None:

@@ -32,6 +32,7 @@ from chainrule.kernels.instructions import (
     LINEAR,
     LINEAR_IN_INTEGERS,
     LINEAR_INT8,
+    LISTED_LINEAR,
     LOG_MIXTURE,
     LOG_SOFTMAX,
     MULTIPLY,
@@ -125,6 +126,15 @@ class ProgramBuilder(CompositeOperations):
     def logits(self, x: Vector, weight: Tensor, bias: Tensor | None = None) -> None:
         """W x + b as the result of the step."""
         self.linear(x, weight, bias, out=self.result())
+
+    def listed_logits(self, x: Vector, weight: Tensor, bias: Tensor | None, *, listed: int, counts: int) -> None:
+        """W x + b for some tokens of each row as the result of the step, and −∞ for the others.
+
+        The first state tensor (B, L) has their ids, the second how many they are.
+        """
+        shift = NONE if bias is None else self.constant(bias).place
+        places = self.result().place, x.place, self.constant(weight).place, shift
+        self._add(LISTED_LINEAR, *places, x.size, self.outputs, FIRST_STATE + listed, FIRST_STATE + counts)
 
     def apply(
         self, layer: LinearLayer, x: Vector, *, out: Vector | None = None, add_to: Vector | None = None

@@ -314,6 +314,9 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
         return self.config.attention_weights == "softmax"
 
     def describe_step(self, program: ProgramBuilder) -> None:
+        self.tokens.describe_readout(program, self.describe_hidden(program))
+
+    def describe_hidden(self, program: ProgramBuilder) -> Vector:
         layers = self.config.decoder_layers
         program.positions = 3 * layers + 2
         y = self.tokens.describe_embedding(program)
@@ -321,7 +324,7 @@ class FAT(Conditional, HasAttention, Directed, FitsStatistics, Shortlists, Token
             with program.scratch():
                 source = (slot, layers + slot, 2 * layers + 1)
                 layer.describe(program, y, source, positions=2 * layers, memory=2 * layers + 2 + slot)
-        self.tokens.describe_readout(program, program.rms_norm(y))
+        return program.rms_norm(y)
 
     def _cross_attention(self, source: FATSource, positions: Tensor) -> list[SourceAttention]:
         """The cross-attention function of each decoder layer for target positions (B, K) or (1, K)."""

@@ -8,7 +8,7 @@ where the partners of a source token are the rare target tokens with the stronge
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, cast
@@ -21,18 +21,26 @@ from torch import Tensor, nn
 from chainrule.interface.base import AutoregressiveModel, TabledReadout
 from chainrule.interface.capabilities import TokenPairs
 from chainrule.interface.conditional import Conditional, TranslationConfig
+from chainrule.kernels import step as kernels
+from chainrule.kernels.instructions import Vector
+from chainrule.kernels.program import ProgramBuilder
+from chainrule.kernels.step import Compilable
 from chainrule.types import Batch, Sequences, State, Step
 
 EOS = 0  # of every tokenizer
 NO_PARTNER = -1  # pads the table where a token has fewer partners
 
 
-class Shortlists(ABC):
+class Shortlists(TabledReadout, Compilable):
     """Capability of a translation model: decoding with a shortlist."""
 
     @abstractmethod
     def shortlisted(self) -> Shortlisted:
         """The model restricted to the shortlist of each source."""
+
+    @abstractmethod
+    def describe_hidden(self, program: ProgramBuilder) -> Vector:
+        """Describe how one token changes the state, and gives the hidden vector that the readout takes."""
 
 
 class Shortlist(nn.Module):
@@ -87,20 +95,19 @@ def partners_of(pairs: TokenPairs, rare: npt.NDArray[np.bool_], source_vocabular
 
 
 class ShortlistedState(NamedTuple):
+    listed: Tensor  # (B, L) the shortlist of each row, in ascending order, then padding
+    counts: Tensor  # (B,) its length
     inner: State  # of the wrapped model
-    words: Tensor  # (B, L) the union of the shortlists of all initial rows, the same in every row
-    listed: Tensor  # (B, L) bool: which of them are on the shortlist of the row
 
 
-class Shortlisted(Conditional, AutoregressiveModel):
+class Shortlisted(Conditional, AutoregressiveModel, Compilable):
     """A translation model restricted to the shortlist of each source.
 
         P_L(y_t | y_<t, s) = P(y_t | y_<t, s) / Σ_{w ∈ L(s)} P(w | y_<t, s)        for y_t ∈ L(s), else 0
 
-    It is normalised over the sequences of listed tokens, and a step scores only tokens on the shortlist of some row.
+    It is normalised over the sequences of listed tokens, and a compiled step reads only the vectors of these.
     The likelihood of a target is at least that of the wrapped model if all its tokens are listed, and 0 (−∞ nats)
-    otherwise. So it is meant for decoding, with the weights of the time it is created; training and reported
-    likelihoods use the wrapped model.
+    otherwise. So it is meant for decoding; training and reported likelihoods use the wrapped model.
     """
 
     Config = TranslationConfig
@@ -110,18 +117,11 @@ class Shortlisted(Conditional, AutoregressiveModel):
         "the_source_matters": "random targets hold words off the list, whose log-probability is −∞ for either source",
     }
     config: TranslationConfig
-    weight: Tensor  # (V, D): one row per token, whatever the layout of the family's readout
-    bias: Tensor  # (V,)
 
-    def __init__(self, model: TabledReadout, shortlist: Shortlist) -> None:
+    def __init__(self, model: Shortlists, shortlist: Shortlist) -> None:
         super().__init__(model.config)
         self.model = model
         self.shortlist = shortlist
-        weight, bias = (None if part is None else part.detach() for part in model.readout_table())
-        assert weight is not None
-        self.register_buffer("weight", weight[: self.vocabulary].contiguous(), persistent=False)
-        self.register_buffer("bias", weight.new_zeros(self.vocabulary) if bias is None else bias, persistent=False)
-        self._gathered: tuple[Tensor, Tensor, Tensor] | None = None  # tokens, and their rows of both
 
     @property
     def context(self) -> int | None:
@@ -137,23 +137,37 @@ class Shortlisted(Conditional, AutoregressiveModel):
 
     def start(self, source: Sequences | None = None, *, batch_size: int = 1) -> Step:
         given = self.require_source(source)
+        rows, ids = self.shortlist.of(given).nonzero(as_tuple=True)
+        counts = rows.bincount(minlength=len(given.ids))
+        listed = torch.nn.utils.rnn.pad_sequence(list(torch.split(ids, counts.tolist())), True)
         bos = torch.full((len(given.ids), 1), self.model.bos, dtype=torch.int64, device=self.device)
-        listed = self.shortlist.of(given)
-        [words] = listed.any(0).nonzero(as_tuple=True)
-        state = ShortlistedState(self.model.initial(given, len(bos)), words.repeat(len(bos), 1), listed[:, words])
-        return self.extend(bos, state)
+        return self.extend(bos, ShortlistedState(listed, counts, self.model.initial(given, len(bos))))
 
     def extend(self, tokens: Tensor, state: State) -> Step:
-        before, words, listed = cast(ShortlistedState, state)
+        if (compiled := kernels.extend(self, tokens, state)) is not None:
+            return compiled
+        listed, counts, before = cast(ShortlistedState, state)
         hidden, after = self.model.advance(tokens, before)
-        weight, bias = self._rows(words[0])
-        scores = hidden @ weight + bias  # (B, K, L)
-        logits = scores.new_full((*tokens.shape, self.vocabulary), -torch.inf)
-        logits[..., words[0]] = scores.masked_fill(~listed[:, None], -torch.inf)
-        return Step(logits, ShortlistedState(after, words, listed))
+        real = torch.arange(listed.shape[1], device=listed.device) < counts[:, None]
+        absent = torch.ones(len(listed), self.vocabulary, dtype=torch.bool, device=listed.device)
+        absent.scatter_(1, listed.where(real, EOS), False)  # EOS is listed anyway
+        logits = self.model.readout(hidden).masked_fill(absent[:, None], -torch.inf)
+        return Step(logits, ShortlistedState(listed, counts, after))
 
-    def _rows(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """The readout of the tokens, (D, L) and (L,), gathered once for all steps of a search."""
-        if self._gathered is None or not torch.equal(self._gathered[0], words):
-            self._gathered = (words, self.weight[words].t().contiguous(), self.bias[words])
-        return self._gathered[1:]
+    @property
+    def has_program(self) -> bool:
+        return kernels.has_program(self.model)
+
+    def describe_step(self, program: ProgramBuilder) -> None:
+        weight, bias = self.model.readout_table()
+        hidden = program.new(weight.shape[1])
+        with program.part_of_model(2, program.result()):
+            program.copy(self.model.describe_hidden(program), hidden)
+        program.listed_logits(hidden, weight[: self.vocabulary], bias, listed=0, counts=1)
+
+    def make_room(self, state: State, count: int) -> State:
+        listed, counts, inner = cast(ShortlistedState, state)
+        return ShortlistedState(listed, counts, self.model.make_room(inner, count))
+
+    def room(self, state: State) -> float:
+        return self.model.room(cast(ShortlistedState, state).inner)
