@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -24,8 +25,8 @@ import torch
 import chainrule
 from chainrule.data.corpus import prepare
 from chainrule.decoding import GREEDY, Generation, Sampling, generate_tokens
+from chainrule.decoding.block_size import BlockSize
 from chainrule.decoding.drafts import Drafter
-from chainrule.decoding.speculative import BlockSize
 from timing import set_threads
 
 BATCHES = (1, 16)
@@ -80,6 +81,7 @@ def generate(
 def measure(run: chainrule.Run, draft: str, name: str, rows: int, repeats: int) -> Measurement:
     sampling, given = SAMPLINGS[name], prompts(run, rows)
     drafter = run.drafter(draft if draft in ("ngram", "self", "int8") else chainrule.load(draft, device="cpu"))
+    drafter.prepare(math.inf)  # an n-gram is counted or loaded now
     rounds = []
     for _ in range(repeats + 1):
         size = BlockSize()

@@ -61,7 +61,7 @@ def test_an_ngram_draft_needs_the_training_data(chainrule: Command, run: Path, t
     refused(chainrule("generate", run, "--draft", "ngram"), "training data", "use --draft self")
 
 
-def test_a_draft_that_does_not_pay_off_is_not_made_and_the_user_is_told(
+def test_a_draft_that_cannot_pay_off_is_not_tried_and_the_user_is_told(
     chainrule: Command, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("generate", run, "--prompt", "the ", "--length", 60, "--seed", 3)
@@ -72,4 +72,4 @@ def test_a_draft_that_does_not_pay_off_is_not_made_and_the_user_is_told(
     assert drafted.code == 0
     assert drafted.out == plain.out
     [line] = drafted.err.splitlines()
-    assert line.startswith("draft: no draft was prepared: ")
+    assert line.startswith("draft: no draft was tried: ")

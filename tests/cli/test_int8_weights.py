@@ -46,7 +46,7 @@ def test_the_loss_of_int8_weights_is_printed_and_measured_once(chainrule: Comman
 def test_a_draft_with_int8_weights_leaves_the_text_unchanged(
     chainrule: Command, runs: Path, sampling: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chainrule.decoding.speculative import FixedBlockSize
+    from chainrule.decoding.block_size import FixedBlockSize
 
     words = ("generate", runs / "gpt", "--length", 120, "--num", 3, *sampling)
     plain = chainrule(*words)

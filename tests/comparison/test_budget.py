@@ -13,13 +13,14 @@ import torch
 
 from chainrule.cli.compare import show
 from chainrule.comparison.compare import compare
-from chainrule.comparison.folder import ComparisonFolder
+from chainrule.comparison.folder import ComparisonFolder, JobResult
+from chainrule.comparison.job import tokens_to_score
 from chainrule.comparison.measuring import common_prefix
 from chainrule.comparison.mixture import score_variants
 from chainrule.comparison.plan import Job
-from chainrule.comparison.runner import JobRunner
+from chainrule.comparison.runner import JobRunner, Process
 from chainrule.comparison.running import time_left
-from chainrule.comparison.schedule import Schedule, Trial, feasible, make_schedule, schedule_scoring
+from chainrule.comparison.schedule import Schedule, Trial, feasible, make_schedule, schedule_scoring, scoring_share
 from chainrule.compose.ensemble import Ensemble
 from chainrule.compose.fit import collect, fit_to
 from chainrule.compose.neural_cache import NeuralCache, fit_neural_cache
@@ -163,6 +164,53 @@ def test_families_share_what_is_left_and_are_left_out_when_nothing_is(tmp_path):
     assert runner.job_deadline("gpt").end == pytest.approx(22)
     now[0] = 29.8
     assert runner.job_deadline("causal_conv") is None
+
+
+class ScoringServer:
+    """Models score as fast as they are, on one worker, until their deadline or the end of the text."""
+
+    def __init__(self, now: list[float], speeds: dict[str, float], tokens: int) -> None:
+        self.now, self.speeds, self.tokens = now, speeds, tokens
+        self.scored: dict[str, float] = {}
+
+    def start(self, job: str, action: str, deadline: Deadline) -> Process:
+        time = max(0.0, min(deadline.remaining, self.tokens / self.speeds[job]))
+        self.now[0] += time
+        self.scored[job] = time * self.speeds[job]
+        process = Process()
+        process.ended.set()
+        return process
+
+
+@pytest.mark.parametrize("faster", [0.5, 1.0, 1.7, 3.0])
+def test_test_data_are_scored_to_their_end_if_models_are_faster_than_expected(tmp_path, faster):
+    now, expected = [0.0], {"ngram": 50_000.0, "gpt": 2000.0, "recurrent": 1000.0}
+    server = ScoringServer(now, {name: speed * faster for name, speed in expected.items()}, 100_000)
+    plan = SimpleNamespace(jobs=[], workers=1, schedule=None)
+    runner = JobRunner(ComparisonFolder(tmp_path), plan, server, lambda *_: None)
+    runner.score(expected, Deadline(100.0, lambda: now[0]), lambda done: None)
+    possible = min(1.0, 100 * faster / (50 + 100 + 2))  # all of the text takes 152 seconds as expected
+    assert min(server.scored.values()) == pytest.approx(100_000 * possible, rel=0.1)
+    assert now[0] <= 100
+
+
+def test_the_time_for_scoring_is_shared_so_that_all_models_get_equally_far():
+    assert scoring_share([1e-3] * 3, [], 60, workers=2) == pytest.approx(30, abs=0.5)  # one worker scores two of them
+    assert scoring_share([1e-3] * 2, [], 60, workers=2) == pytest.approx(60, abs=0.5)
+    assert scoring_share([2e-3, 1e-3], [], 60, workers=1) == pytest.approx(40, abs=1.5)
+    assert scoring_share([1e-3], [10.0], 60, workers=2) == pytest.approx(60, abs=0.5)
+    assert scoring_share([1e-6], [60.1], 60, workers=2) == pytest.approx(
+        60, abs=0.5
+    )  # the last one has all that is left
+    assert scoring_share([1e-3] * 2, [30.0], 60, workers=2) == pytest.approx(30, abs=0.5)  # the other has the rest
+    assert scoring_share([1e-3], [], 0, workers=1) == 0
+
+
+def test_what_is_planned_is_scored_where_the_deadline_is_close_and_else_all():
+    plan = Schedule(training=8, test_tokens=5000, test_limit=90_000)
+    result = JobResult(seconds=1, tokens=1, parameters=1, tokens_per_second=1000)
+    assert tokens_to_score(plan, result, Deadline(10.0, lambda: 0.0)) == 90_000
+    assert tokens_to_score(plan, result, Deadline(2.0, lambda: 0.0)) == 5000
 
 
 def test_models_are_compared_on_the_tokens_that_all_have_scored():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from chainrule.decoding import GREEDY, Sampling, generate_tokens
+from chainrule.decoding.block_size import FixedBlockSize
 from chainrule.decoding.drafts import LookaheadDrafter, Prefix
-from chainrule.decoding.speculative import FixedBlockSize
 from chainrule.errors import DecodingError
 from chainrule.models.hybrid import Hybrid
 from chainrule.models.hybrid_language import HybridLanguage

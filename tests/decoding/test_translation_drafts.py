@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from chainrule.decoding import ModelDrafter, Search, Translator, decode_sources
+from chainrule.decoding.block_size import FixedBlockSize
 from chainrule.decoding.drafts import LookaheadDrafter
-from chainrule.decoding.speculative import FixedBlockSize
 from chainrule.errors import DecodingError
 from chainrule.testing import tiny_model
 from chainrule.testing.tiny import tiny_parallel

@@ -12,7 +12,7 @@ import torch
 from chainrule.api import train
 from chainrule.comparison.folder import TEST, VALIDATION, ComparisonFolder, JobResult, last_record
 from chainrule.comparison.plan import ComparisonPlan, is_neural
-from chainrule.comparison.schedule import MIN_TRAINING, Trial
+from chainrule.comparison.schedule import MIN_TRAINING, Schedule, Trial
 from chainrule.config import DataConfig, RunConfig, TrainConfig
 from chainrule.data.corpus import Corpus
 from chainrule.deadline import Deadline
@@ -143,14 +143,22 @@ def validate_sequences(
 
 
 def score_test(folder: ComparisonFolder, name: str, deadline: Deadline) -> None:
-    """Write the surprisals of the test data, or of as much of it as is planned."""
+    """Write the surprisals of the test data: to its end or until the deadline, and if that is close, as planned."""
     plan = folder.plan()
     torch.set_num_threads(plan.threads)
     run = load(folder.run(name), SequenceRun, device="cpu")  # type: ignore[type-abstract]  # only an isinstance check
     test = run.splits(run.config.data).test
     assert test is not None
-    text = _first(test, None if plan.schedule is None else plan.schedule.test_tokens)
+    text = _first(test, tokens_to_score(plan.schedule, folder.job_result(name), deadline))
     folder.write_surprisals(name, TEST, _score_sequences(run, text, test, deadline))
+
+
+def tokens_to_score(schedule: Schedule | None, result: JobResult | None, deadline: Deadline) -> int | None:
+    """All tokens that others are scored on if there seems to be time for those planned; the deadline may cut them."""
+    if schedule is None or schedule.test_tokens is None or result is None:
+        return None
+    in_time = deadline.remaining * result.tokens_per_second >= schedule.test_tokens
+    return schedule.test_limit if in_time else schedule.test_tokens
 
 
 def _first(corpus: Corpus, count: int | None) -> Corpus:

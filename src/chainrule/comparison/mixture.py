@@ -37,6 +37,7 @@ MIXTURE, CACHED_MIXTURE = "mixture", "mixture+cache"
 MIN_WEIGHT = 0.02  # of a part in a fixed-weight mixture; parts with less are left out
 CACHE_FRACTION = 0.2  # of the time of the mixtures, for fitting the neural caches
 READING_FRACTION = 0.35  # of the time then left, for reading the validation data
+MIN_FITTING = 0.2  # of the time then left, for fitting the gates
 SCORING_MARGIN = 1.25  # of the time expected for scoring the test data
 FITTED_PER_SECOND = 150_000  # predictions times vocabulary that a gate is fitted to in a second of a short time
 MIN_PREDICTIONS = 4096
@@ -131,6 +132,7 @@ def _fit(
     variants = Variants(*blends.values())
     evidence, per_token = _evidence(variants, valid, seed, deadline, reporter)
     until = deadline.earlier(SCORING_MARGIN * per_token * test_tokens)
+    until = max(until, deadline.share(MIN_FITTING), key=lambda one: one.end)  # then fewer tokens are scored
     found: dict[str, GateFit] = {}
     for number, ((name, blend), pieces) in enumerate(zip(blends.items(), evidence, strict=True)):
         reporter.begin(f"fitting the gate of the {name}")

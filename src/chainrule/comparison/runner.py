@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
@@ -20,7 +20,7 @@ from chainrule.comparison.folder import ComparisonFolder, last_record
 from chainrule.comparison.job import STOPPED
 from chainrule.comparison.plan import ComparisonPlan, counted_first, is_neural
 from chainrule.comparison.results import FailedFamily
-from chainrule.comparison.schedule import Trial
+from chainrule.comparison.schedule import Trial, scoring_share
 from chainrule.deadline import NO_DEADLINE, Deadline
 from chainrule.files import write_whole
 
@@ -186,21 +186,36 @@ class JobRunner:
             raise KeyboardInterrupt
         return self.folder.distilled_file(name).is_file()
 
-    def score(self, names: Sequence[str], deadline: Deadline, progress: Callable[[float], None]) -> None:
+    def score(self, speeds: Mapping[str, float], deadline: Deadline, progress: Callable[[float], None]) -> None:
         """Score trained models on the test data until a deadline, each on a little of it at least.
 
-        Models that fail, or take far too long for that, have no scores.
+        `speeds` are tokens per second, as expected; the slowest models come first. Each is given a share of the time
+        by which all get equally far, and what one leaves of it goes to the others. Models that fail, or take far too
+        long, have no scores.
         """
         limit = max(deadline.earlier(-MIN_LATE), deadline.after(FIRST_RESULT), key=lambda one: one.end)
         done = itertools.count(1)
+        waiting = sorted(speeds, key=lambda name: speeds[name])
+        ends: dict[str, Deadline] = {}  # of those that are being scored
 
         def score(name: str) -> None:
-            if not self.stopping:
-                self._wait(name, self.server.start(name, "score", deadline), limit)
-                progress(next(done) / len(names))
+            if self.stopping:
+                return
+            with self.lock:
+                times = [1 / speeds[one] for one in waiting[waiting.index(name) :]]
+                busy = [max(0.0, end.remaining) for end in ends.values()]
+                share = deadline
+                if deadline.end < math.inf:
+                    left = max(0.0, deadline.remaining)
+                    share = deadline.within(scoring_share(times, busy, left, workers=self.plan.workers))
+                ends[name] = share
+            self._wait(name, self.server.start(name, "score", share), limit)
+            with self.lock:
+                del ends[name]
+            progress(next(done) / len(speeds))
 
         with ThreadPoolExecutor(self.plan.workers) as pool, self._stoppable():
-            list(pool.map(score, names))
+            list(pool.map(score, waiting))
         if self.stopping:
             raise KeyboardInterrupt
 

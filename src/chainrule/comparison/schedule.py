@@ -5,11 +5,13 @@
 `--minutes` is the time of all of it. Before training, the scoring speed of every planned model is measured on a few
 tokens. From these speeds follows the time to keep for what comes after training; training gets the rest, in equal
 parts. After training, when the scoring speeds of the trained models and the parts of the mixtures are known, the time
-that is left decides how much of the test data is scored.
+that is left decides how much of the test data is scored at least. That is an estimate from speeds beside other jobs,
+so models score on while their share of the time lasts, to the end of the test data if they can.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,6 +27,7 @@ VALIDATION_FRACTION = 0.1  # of the time of a job, at most, for validating the t
 MARGIN = 1.1  # of the time expected for scoring
 CONTENTION = 1.5  # of the time for scoring the families after training: several at a time, and all of them start anew
 JOB_SECONDS = 0.4  # of processor time of a job besides training and scoring: it starts, validates, saves the model
+SCORING_START, SCORING_START_FRACTION = 3.0, 0.1  # kept for starting to score a model: seconds, and of its time
 STARTUPS = 1.0  # further time of a job, as a multiple of the time in which a trial starts
 EXPECTED_PARTS = 2.5  # of the mixtures, of mean speed
 CACHE_SECONDS = 60e-6  # per token and part that a neural cache takes
@@ -66,7 +69,8 @@ class Schedule(Settings):
     analysis: float = Field(0.0, description="of that, for analysis and report")
     part_tokens: int | None = Field(None, description="tokens of the validation data that the trained models score")
     gate_tokens: int | None = Field(None, description="tokens of the validation data that mixtures are fitted to")
-    test_tokens: int | None = Field(None, description="tokens of the test data that are scored; none: all")
+    test_tokens: int | None = Field(None, description="tokens of the test data for which time is kept; none: all")
+    test_limit: int | None = Field(None, description="tokens that are scored if there is more time; none: all")
     parts: list[str] | None = Field(None, description="parts of the mixtures; none: not chosen yet")
 
     @property
@@ -174,9 +178,31 @@ def schedule_scoring(
             "analysis": analysis,
             "gate_tokens": gate_tokens,
             "test_tokens": scored,
+            "test_limit": test_tokens,
             "parts": chosen,
         }
     )
+
+
+def scoring_share(times: Sequence[float], busy: Sequence[float], seconds: float, *, workers: int) -> float:
+    """Seconds for the model that is scored next, of those that are left, so that all models get equally far.
+
+    `times` are the seconds per token of this model and of those that follow, `busy` those until other workers are free.
+    """
+    starting = max(JOB_SECONDS, min(SCORING_START, SCORING_START_FRACTION * seconds / len(times)))
+
+    def end(tokens: float) -> float:
+        free, last = sorted([*busy, *[0.0] * (workers - len(busy))])[:workers], 0.0
+        for time in times:
+            last = max(last, free[0] + starting + tokens * time)
+            heapq.heapreplace(free, free[0] + starting + tokens * time)
+        return last
+
+    low, high = 0.0, seconds / times[0]
+    for _ in range(50):
+        tokens = (low + high) / 2
+        low, high = (tokens, high) if end(tokens) <= seconds else (low, tokens)
+    return min(seconds, starting + low * times[0])
 
 
 def _fixed_seconds(seconds: float, families: int, test_tokens: int, processor: float) -> tuple[float, float, float]:

@@ -78,13 +78,13 @@ class ComparisonOfSequences(RunningComparison):
         waiting = [name for name in finished if not folder.has_surprisals(name, TEST)]
         if not waiting:
             return
-        deadline = NO_DEADLINE
+        deadline, speeds = NO_DEADLINE, {name: max(1.0, result.tokens_per_second) for name, result in finished.items()}
         if plan.schedule is not None:
             seconds = max(1.0, self.deadline.remaining)
             schedule = schedule_scoring(
                 plan.schedule,
                 seconds,
-                {name: max(1.0, result.tokens_per_second) for name, result in finished.items()},
+                speeds,
                 self._useful_parts(list(finished)),
                 workers=plan.workers,
                 vocabulary=task.vocabulary,
@@ -96,7 +96,9 @@ class ComparisonOfSequences(RunningComparison):
             folder.write_plan(self.plan)
             deadline = self.deadline.earlier(schedule.after)
         self.listener.stage(SCORING, 0.0)
-        runner.score(waiting, deadline, lambda done: self.listener.stage(SCORING, done))
+        runner.score(
+            {name: speeds[name] for name in waiting}, deadline, lambda done: self.listener.stage(SCORING, done)
+        )
 
     def _common_tokens(self, names: Sequence[str]) -> int:
         """The test tokens that are scored at most; in a resumed comparison, as many as models have been scored on."""

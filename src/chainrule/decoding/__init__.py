@@ -14,10 +14,10 @@ translator    texts with their tokenizers
 """
 
 from chainrule.decoding.beam import beam_search
+from chainrule.decoding.block_size import BlockSize, FixedBlockSize
 from chainrule.decoding.drafts import Drafter, FallbackDrafter, LookaheadDrafter, LookupDrafter, ModelDrafter
 from chainrule.decoding.generation import GeneratedToken, Generation, generate_tokens, stream_tokens
 from chainrule.decoding.sampling import GREEDY, Sampling, choose
-from chainrule.decoding.speculative import BlockSize, FixedBlockSize
 from chainrule.decoding.structured import viterbi
 from chainrule.decoding.translation import Search, Translation, decode_sources
 from chainrule.decoding.translator import Alignment, TranslatedText, Translator, agreement

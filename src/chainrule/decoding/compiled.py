@@ -72,6 +72,10 @@ class CompiledGeneration:
         """Whether a batch of so many rows is continued by a program."""
         return step.is_applicable(self.model, torch.empty(rows, 1, dtype=torch.int64, device=self.model.device))
 
+    def seconds_per_step(self, rows: int) -> float | None:
+        """What a step of so many rows takes, as measured in this process; None if it was not."""
+        return self._seconds.get(rows)
+
     def tokens_per_call(self, rows: int) -> int:
         """As many as fit into the time of a call; 1 as long as that is not known."""
         seconds = self._seconds.get(rows, SECONDS_PER_CALL)

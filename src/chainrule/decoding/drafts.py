@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,8 @@ from chainrule.training.progress import Reporter
 from chainrule.types import Sequences
 
 if TYPE_CHECKING:
-    from chainrule.decoding.speculative import BlockSize
+    from chainrule.decoding.block_size import BlockSize
+    from chainrule.decoding.sampling import Sampling
 
 MAX_CHARACTER_VOCABULARY = 512
 """A vocabulary of at most this size is taken to be one of characters or bytes."""
@@ -73,7 +75,8 @@ class Prefix(NamedTuple):
 class Drafter(ABC):
     """Proposes continuations for the rows of a batch."""
 
-    record: BlockSize | None = None  # what was measured in the last batch; set by the decoder
+    record: BlockSize | None = None  # what was measured so far; set by the decoder
+    record_of: tuple[ref[AutoregressiveModel], Sampling] | None = None  # of which model, decoded how
 
     @abstractmethod
     def check(self, model: AutoregressiveModel) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, NotRequired, TypeAlias, TypedDict, Unpack
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chainrule.decoding.block_size import BlockSize
 from chainrule.decoding.compiled import CompiledGeneration
 from chainrule.decoding.drafts import Drafter, ModelDrafter, Prefix, count_accepted
 from chainrule.decoding.incremental import IncrementalReader
 from chainrule.decoding.one_pass import decodes_in_one_pass, next_block
 from chainrule.decoding.sampling import Gumbels, Sampling, choose
-from chainrule.decoding.speculative import BlockReader, BlockSize, DraftBlock
+from chainrule.decoding.speculative import BlockReader, DraftBlock
 from chainrule.errors import DecodingError, NotANumber
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import BlockPredictor
@@ -108,8 +110,17 @@ def stream_tokens(
                 "this model generates each block of tokens in one pass, so it cannot use a draft; leave it out"
             )
         return _blocks(model, prompts, rules, seeds)
-    block_size = options.get("block_size") or BlockSize()
+    block_size = options.get("block_size") or _block_size(drafter, model, rules.sampling)
     return _steps(IncrementalReader(model, source), prompts, rules, seeds, drafter, block_size)
+
+
+def _block_size(drafter: Drafter | None, model: AutoregressiveModel, sampling: Sampling) -> BlockSize:
+    """What was learned in the last batch with this drafter, if it is of the same model and decodes alike."""
+    if drafter is None:
+        return BlockSize()
+    if drafter.record is None or drafter.record_of != (ref(model), sampling):
+        drafter.record, drafter.record_of = BlockSize(), (ref(model), sampling)
+    return drafter.record
 
 
 class GenerationRules(NamedTuple):
@@ -141,27 +152,33 @@ def _steps(
     batch = GenerationBatch(prompts, rules, seeds, reader.model)
     compiled = CompiledGeneration.of(reader.model, rules.sampling, rules.suppress, rules.eos)
     step = reader.read([prefix.ids for prefix in batch.prefixes], [prefix.owner for prefix in batch.prefixes])
+    first = DraftBlock(step.logits, [[] for _ in prompts])
+    yield batch.append(batch.choose(first), first.logits)
     blocks = BlockReader(reader, step.state, drafter, block_size)
-    block = DraftBlock(step.logits, [[] for _ in prompts])
-    while True:
-        chosen = batch.choose(block)
-        blocks.accept(block.drafts, [len(tokens) - 1 for tokens in chosen])
-        yield batch.append(chosen, block.logits)
-        while any(batch.running):
-            if 2 * sum(batch.running) <= len(batch.running):
-                rows = [row for row, is_running in enumerate(batch.running) if is_running]
-                blocks.keep(rows)
-                batch.keep(rows)
-            noise = None if compiled is None else batch.noise(compiled, blocks.undrafted(batch.prefixes))
-            if compiled is None or noise is None:
-                break
+    block_size.begin(len(prompts), None if compiled is None else compiled.seconds_per_step(len(prompts)))
+    while any(batch.running):
+        if 2 * sum(batch.running) <= len(batch.running):
+            rows = [row for row, is_running in enumerate(batch.running) if is_running]
+            blocks.keep(rows)
+            batch.keep(rows)
+        drafts = blocks.draft(batch.prefixes, batch.max_remaining, batch.draft_chooser)
+        noise = None
+        if compiled is not None and not any(drafts):
+            noise = batch.noise(compiled, blocks.undrafted(batch.prefixes))
+        choices = None
+        if compiled is not None and noise is not None:
             choices = blocks.generate(batch.prefixes, compiled, noise, ~np.array(batch.running))
-            if choices is None:
-                break
-            yield batch.append_choices(choices)
-        if not any(batch.running):
-            return
-        block = blocks.read(batch.prefixes, batch.max_remaining - 1, batch.draft_chooser())
+        if choices is not None:
+            generated = batch.append_choices(choices)
+            blocks.record(drafts, [choices.ids.shape[1]])
+        else:
+            block = blocks.read(batch.prefixes, drafts)
+            chosen = batch.choose(block)
+            counts = [len(tokens) for tokens in chosen]
+            blocks.accept(drafts, [count - 1 for count in counts])
+            generated = batch.append(chosen, block.logits)
+            blocks.record(drafts, counts)
+        yield generated
 
 
 @torch.inference_mode()

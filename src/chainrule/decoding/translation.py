@@ -21,12 +21,12 @@ from torch import Tensor
 from chainrule.config import Settings
 from chainrule.data.batching import by_length
 from chainrule.decoding.beam import NORMALISERS, beam_search
+from chainrule.decoding.block_size import BlockSize
 from chainrule.decoding.drafts import Drafter
 from chainrule.decoding.generation import Finish, Generation, generate_tokens
 from chainrule.decoding.incremental import PREFILL_LOGITS
 from chainrule.decoding.one_pass import decode_targets, decodes_in_one_pass
 from chainrule.decoding.sampling import GREEDY
-from chainrule.decoding.speculative import BlockSize
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel, DensityModel
 from chainrule.interface.capabilities import BlockPredictor

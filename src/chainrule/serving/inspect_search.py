@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from chainrule.decoding.beam import Beam, beam_steps
+from chainrule.decoding.block_size import FixedBlockSize
 from chainrule.decoding.drafts import Drafter, Prefix, TokenChooser
 from chainrule.decoding.generation import stream_tokens
 from chainrule.decoding.sampling import Sampling
-from chainrule.decoding.speculative import FixedBlockSize
 from chainrule.errors import DecodingError
 from chainrule.interface.base import AutoregressiveModel
 from chainrule.interface.capabilities import is_right_to_left

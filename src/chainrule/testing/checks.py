@@ -22,8 +22,8 @@ from chainrule.config import TrainConfig
 from chainrule.data.batching import Feed, Lanes, Position, Windows
 from chainrule.data.corpus import Corpus
 from chainrule.decoding import GREEDY, Sampling, generate_tokens
+from chainrule.decoding.block_size import FixedBlockSize
 from chainrule.decoding.drafts import LookupDrafter, ModelDrafter
-from chainrule.decoding.speculative import FixedBlockSize
 from chainrule.evaluation.verify import (
     CHECKS,
     Check,
