@@ -79,5 +79,5 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Ten
     """
     if query.device.type != "cpu" or not torch.is_grad_enabled():
         return F.scaled_dot_product_attention(query, keys, values, bias)
-    scores = query * query.shape[-1] ** -0.5 @ keys.mT
+    scores = query / math.sqrt(query.shape[-1]) @ keys.mT
     return (scores + bias.to(scores.dtype)).softmax(-1) @ values
