@@ -52,3 +52,18 @@ def test_rows_may_have_read_different_numbers_of_tokens() -> None:
     torch.testing.assert_close(found[:1], fresh(query[:1], key[:1], value[:1]))
     torch.testing.assert_close(found[:1], attend(query, key, value, [3])[:1])
     assert not torch.allclose(found[1:], attend(query, key, value, [3])[1:])  # its cache is not empty
+
+
+def test_products_in_training_equal_fused_attention() -> None:
+    query, key, value = torch.randn(3, 2, 1, 17, WIDTH, generator=torch.Generator().manual_seed(3)).double()
+    with torch.no_grad():
+        fused = attend(query, key, value, [3, 14])
+    torch.testing.assert_close(attend(query, key, value, [3, 14]), fused)
+
+
+def test_caches_take_the_type_of_the_keys() -> None:
+    caches = torch.zeros(1, 1, WINDOW.capacity, WIDTH)
+    new = torch.randn(1, 1, 3, WIDTH).bfloat16()
+    bias = window_bias(torch.tensor([0]), 3, window=SIZE, heads=1, dtype=torch.float32)
+    attention = WindowAttention(WINDOW, caches, caches, torch.tensor([0]), bias)
+    assert attention(new, new, new).dtype == attention.keys.dtype == attention.values.dtype == torch.bfloat16
