@@ -347,9 +347,6 @@ class HypothesisStates:
     def __init__(self, program: Program, first: Step, rows: int) -> None:
         """From the steps of the prompts, whose rows are the first ones. Their state is taken over."""
         self.program = program
-        if rows == len(first.logits):
-            self.logits, self.state = first.logits[:, -1:].contiguous(), first.state
-            return
         self.logits = torch.empty(rows, 1, program.outputs, dtype=program.dtype)
         self.logits[: len(first.logits)] = first.logits[:, -1:]
         slots = iter(range(len(tensors(first.state))))
@@ -357,6 +354,8 @@ class HypothesisStates:
         def with_room(tensor: Tensor) -> Tensor:
             if next(slots) in program.source_slots:
                 return tensor
+            if rows == len(tensor):
+                return tensor.contiguous()  # each row is copied as a whole
             found = tensor.new_zeros(rows, *tensor.shape[1:])
             found[: len(tensor)] = tensor
             return found
