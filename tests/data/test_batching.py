@@ -34,7 +34,7 @@ SOURCES = [max(1, length + number % 9 - 4) for number, length in enumerate(LENGT
 
 FEEDS = {
     "windows": lambda **sharing: Windows(stream(1003), rows=6, length=8, seed=3, **sharing),
-    "lanes": lambda **sharing: Lanes(stream(1003), rows=6, length=8, seed=3, **sharing),
+    "lanes": lambda **sharing: Lanes(stream(1003), rows=6, length=8, seed=3, contiguous=100, **sharing),
     "documents": lambda **sharing: Documents(collection(LENGTHS), batch_tokens=256, longest=40, seed=3, **sharing),
     "pairs": lambda **sharing: Pairs(pairs(), batch_tokens=320, seed=3, **sharing),
 }
@@ -165,6 +165,9 @@ def test_lanes_read_contiguous_pieces_and_contain_every_target_once(length, coun
         assert torch.equal((segment.inputs + 1) % length, segment.targets)
     for before, after in pairwise(segments):
         assert after.fresh or torch.equal(before.targets[:, -1], after.inputs[:, 0])
+    widths = [segment.targets.shape[1] for segment in segments]
+    assert max(widths) <= min(widths) + 1
+    assert max(widths) <= 1.5 * width + 1
     targets = Counter(torch.cat([segment.targets for segment in segments], 1).flatten().tolist())
     assert set(targets.values()) == {1}
     pieces = feed.rows * sum(segment.fresh for segment in segments)
@@ -192,12 +195,12 @@ def test_lanes_continue_elsewhere_in_a_random_order_in_every_epoch():
 
 
 def test_a_small_text_is_read_from_start_to_end():
-    feed = Lanes(stream(4000), rows=2, length=50, seed=0)
+    feed = Lanes(stream(4000), rows=2, length=50, seed=0, contiguous=2000)
     assert sum(feed.batch(Position(0, index)).fresh for index in range(feed.batches_per_epoch(0))) == 1
 
 
 def test_a_short_text_has_fewer_lanes():
-    assert Lanes(stream(40), rows=64, length=8, seed=0).rows == 5
+    assert Lanes(stream(40), rows=64, length=8, seed=0, contiguous=40).rows == 5
 
 
 @pytest.mark.parametrize("longest", [None, 40, 7, 1])
@@ -293,9 +296,9 @@ def test_the_error_for_a_text_shorter_than_a_row_names_the_setting():
     with pytest.raises(DataError, match=r"has 10 tokens, but a row needs 16; set model.context to at most 10"):
         Windows(stream(10), rows=1, length=16, seed=0)
     with pytest.raises(DataError, match=r"has 16 tokens, but a row needs 17; set train.segment to at most 15"):
-        Lanes(stream(16), rows=1, length=16, seed=0)
+        Lanes(stream(16), rows=1, length=16, seed=0, contiguous=16)
     with pytest.raises(DataError, match="give more text"):
-        Lanes(stream(1), rows=1, length=16, seed=0)
+        Lanes(stream(1), rows=1, length=16, seed=0, contiguous=16)
 
 
 def test_a_stream_has_no_documents():

@@ -188,7 +188,11 @@ def feeds() -> list[Feed[Any]]:
     tokens = np.arange(1000)
     documents = Corpus.of_rows([tokens[start : start + 1 + start % 7] for start in range(0, 600, 7)], 1000)
     stream = Corpus.of_tokens(tokens, 1000)
-    return [Windows(stream, 6, 9, seed=3), Lanes(stream, 6, 9, seed=3), Documents(documents, 20, None, seed=3)]
+    return [
+        Windows(stream, 6, 9, seed=3),
+        Lanes(stream, 6, 9, seed=3, contiguous=60),
+        Documents(documents, 20, None, seed=3),
+    ]
 
 
 @pytest.mark.parametrize("feed", feeds(), ids=lambda feed: type(feed).__name__)

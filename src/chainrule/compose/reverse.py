@@ -82,6 +82,10 @@ class Reverse(NeuralModel, Composite, Compilable):
     def segment(self) -> int:
         return self.model.segment
 
+    @property
+    def contiguous(self) -> int:
+        return self.model.contiguous
+
     def tables(self) -> Iterator[nn.Parameter]:
         return self.model.tables()
 

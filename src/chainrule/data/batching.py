@@ -32,7 +32,6 @@ Integers = npt.NDArray[np.int64]
 BatchT = TypeVar("BatchT")
 
 POOL = 64  # batches of documents that are sorted by length together
-CONTIGUOUS = 2048  # tokens that a lane reads before it continues elsewhere, at least
 
 
 class Position(NamedTuple):
@@ -148,14 +147,15 @@ class Windows(_FixedRows[Batch]):
 
 @final
 class Lanes(_FixedRows[Segment]):
-    """The stream as `rows` parallel lanes; each batch advances them by `length` tokens.
+    """The stream as `rows` parallel lanes; each batch advances them by about `length` tokens.
 
     Every lane reads pieces of the stream, of at least `contiguous` tokens if there are so many, in an order that is
     random in every epoch, with a fresh state at the start of each. If it read on to the end of the epoch, a training
     that is shorter than an epoch would see a few neighbourhoods of the text, and not the variety of the whole.
 
-    The stream is circular and starts at a different token in every epoch. The last segment of a piece may be shorter.
-    Fewer tokens than there are pieces are dropped. A short text has fewer lanes, so that each contains a segment.
+    The stream is circular and starts at a different token in every epoch. The segments of a piece are equally long, to
+    a token, and at most half as long again as `length`: a short one at the end would be a step on few tokens. Fewer
+    tokens than there are pieces are dropped. A short text has fewer lanes, so that each contains a segment.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Lanes(_FixedRows[Segment]):
         rank: int = 0,
         world: int = 1,
         *,
-        contiguous: int = CONTIGUOUS,
+        contiguous: int,
     ) -> None:
         super().__init__(seed, rank, world)
         self.corpus = corpus
@@ -181,16 +181,18 @@ class Lanes(_FixedRows[Segment]):
     @property
     def _segments(self) -> int:
         """Batches that read one piece of each lane."""
-        return -(-self._piece // self.length)
+        return max(1, (self._piece + self.length // 2) // self.length)
 
     def batches_per_epoch(self, epoch: int) -> int:
         return self._turns * self._segments
 
     def tokens(self, position: Position) -> int:
-        return self.rows * self._width(position.index % self._segments)
+        segment = position.index % self._segments
+        return self.rows * (self._begin(segment + 1) - self._begin(segment))
 
-    def _width(self, segment: int) -> int:
-        return min(self.length, self._piece - segment * self.length)
+    def _begin(self, segment: int) -> int:
+        """The first token of a segment, in its piece."""
+        return segment * self._piece // self._segments
 
     def batch(self, position: Position) -> Segment:
         epoch, index = position
@@ -198,7 +200,7 @@ class Lanes(_FixedRows[Segment]):
         lanes = turn * self.rows + self._share(self.rows)
         pieces = permute(lanes, self.rows * self._turns, draw(self.seed, epoch, "lane order"))
         starts = draw(self.seed, epoch, "lane phase") % len(self.corpus) + pieces * self._piece
-        offsets = segment * self.length + np.arange(self._width(segment) + 1)
+        offsets = np.arange(self._begin(segment), self._begin(segment + 1) + 1)
         ids = _tensor(self.corpus.tokens[(starts[:, None] + offsets) % len(self.corpus)])  # (B, K + 1)
         return Segment(ids[:, :-1], ids[:, 1:], fresh=segment == 0)
 

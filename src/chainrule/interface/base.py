@@ -252,6 +252,11 @@ class NeuralModel(Trainable, AutoregressiveModel):
         """Default number of tokens in one row of a training batch."""
         return self.context or 64
 
+    @property
+    def contiguous(self) -> int:
+        """Tokens that training reads on with a carried state, at least, before it continues elsewhere in the text."""
+        return 2048
+
     def hidden(self, batch: Batch) -> Tensor:
         """(B, T, D); readout of [:, t] predicts target.ids[:, t].
 

@@ -85,6 +85,11 @@ class CausalConv(TokenReadout, Compilable):
     def segment(self) -> int:
         return self.config.segment
 
+    @property
+    def contiguous(self) -> int:
+        """Short pieces, since the state is only that of the receptive field."""
+        return 256
+
     def initial(self, source: Sequences | None, batch_size: int) -> CausalConvState:
         rings = tuple(layer.initial(batch_size) for layer in self._stack)
         return CausalConvState(rings, torch.zeros(batch_size, dtype=torch.int64, device=self.device))

@@ -71,6 +71,11 @@ class FiniteMemory(TokenReadout, Compilable):
         return self.config.segment
 
     @property
+    def contiguous(self) -> int:
+        """Short pieces, since the state is only that of the receptive field."""
+        return 256
+
+    @property
     def receptive_field(self) -> int:
         return self.config.memory
 

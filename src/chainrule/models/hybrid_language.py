@@ -44,7 +44,7 @@ class HybridLanguageConfig(HybridSettings):
     kernel: int = Field(4, ge=1, description="tokens that the convolution of the embeddings spans; 1: none")
     chunk: int = Field(16, ge=1, description="chunk length: tokens predicted in parallel from the previous chunk")
     window: int = Field(128, ge=1, description="number of previous tokens that the autoregressive branch attends to")
-    segment: int = Field(32, ge=1, description="length of truncated back-propagation through time, in tokens")
+    segment: int = Field(256, ge=1, description="length of truncated back-propagation through time, in tokens")
 
 
 class HybridLanguageState(NamedTuple):
@@ -105,7 +105,6 @@ class HybridLanguage(HybridModel):
         "no_gradient_reaches_the_future": "the encoder embeds chunks shorter than the text, so no axis of its "
         "embeddings is the time of the text; the check by changed tokens applies"
     }
-    recipe: ClassVar[Mapping[str, Any]] = {**HybridModel.recipe, "batch_tokens": 1024}
     width_per_layer = 64
     config: HybridLanguageConfig
 
@@ -118,6 +117,11 @@ class HybridLanguage(HybridModel):
     @property
     def segment(self) -> int:
         return self.config.segment
+
+    @property
+    def contiguous(self) -> int:
+        """Short pieces: after a few minutes of training, the variety of a batch counts more than a long state."""
+        return 256
 
     def used_parameters(self) -> float:
         if self.features is not None:

@@ -454,7 +454,9 @@ class TextData(PlainTextData[NeuralModel, TextRun], LikelihoodData[NeuralModel, 
             longest = model.context if model.context is not None else settings.segment
             return TrainingBatches(Documents(corpus, settings.batch_tokens, longest, config.seed), WholeSequences)
         if model.context is None:
-            return TrainingBatches(Lanes(corpus, rows, length, config.seed), CarriedSegments)
+            return TrainingBatches(
+                Lanes(corpus, rows, length, config.seed, contiguous=model.contiguous), CarriedSegments
+            )
         if length > model.context:
             raise ConfigError(
                 f"train.segment {length} is longer than model.context {model.context}; lower the one or raise the other"

@@ -188,7 +188,10 @@ def _trainer(model: AutoregressiveModel, folder: RunFolder, steps: int) -> Train
         windows = Windows(corpus, rows=3, length=length, seed=0)
         learner, feed = WholeSequences(model, Likelihood()), Sourced(model, windows)
     elif model.context is None:
-        learner, feed = CarriedSegments(model, Likelihood()), Lanes(corpus, rows=3, length=8, seed=0)
+        learner, feed = (
+            CarriedSegments(model, Likelihood()),
+            Lanes(corpus, rows=3, length=8, seed=0, contiguous=len(corpus)),
+        )
     else:
         learner, feed = WholeSequences(model, Likelihood()), Windows(corpus, rows=3, length=length, seed=0)
     return short_run(model, learner, feed, folder, steps)

@@ -21,7 +21,7 @@ TOKENS_PER_PARAMETER = 2.0  # in training: with fewer, a model is too large for 
 EFFICIENCY = 0.45  # speed of training as a fraction of that of a plain matrix product
 MIN_STEPS = 1200
 MIN_BATCH_TOKENS = 512  # smaller batches do not use the processor well
-MIN_ROWS = 8  # in a batch; the context is shortened to reach it
+MIN_ROWS = 8  # in a batch; the context or the segment is shortened to reach it
 MIN_LAYERS = 2
 SUITABLE = 1.5  # factor between two numbers of parameters that suit the same budget
 MANY_EPOCHS = 4.0  # passes over the data from which on a model needs dropout
@@ -201,10 +201,10 @@ def batch_tokens_for(name: str, seen: float) -> int:
 
 
 def budget_settings(name: str, epochs: float, batch_tokens: int) -> dict[str, Any]:
-    """Dropout and context of a neural family, which follow from the number of epochs and the batch size."""
+    """Dropout and length of the rows of a neural family, which follow from the number of epochs and the batch size."""
     fields = family(name).Config.model_fields
     settings: dict[str, Any] = {"dropout": dropout_for(epochs)} if "dropout" in fields else {}
-    context = fields.get("context")
-    if context is not None:
-        settings["context"] = min(context.default, max(1, batch_tokens // MIN_ROWS))
+    for length in ("context", "segment"):
+        if length in fields:
+            settings[length] = min(fields[length].default, max(1, batch_tokens // MIN_ROWS))
     return settings
