@@ -32,11 +32,14 @@ BENCHMARKS = {
     "startup": ["startup.py"],
     "decoding": ["decoding.py", "--threads", "1", "--repeats", "3"],
     "speculative": ["speculative.py", "--threads", "1", "--minutes", "1", "--repeats", "3", "--draft", "ngram", "int8"],
+    "loop": ["loop.py", "--threads", "1"],
     "scaling": ["scaling.py", "--threads", "1"],
     "recurrent": ["recurrent.py", "--threads", "1", "--quick"],
     "convolutions": ["convolutions.py", "--threads", "1", "--repeats", "3"],
     "beam": ["beam.py", "--threads", "1", "--repeats", "3", *MULTI30K],
     "translation": ["translation.py", "--threads", "1", "--repeats", "3"],
+    "one_pass": ["one_pass.py", "--threads", "1", "--repeats", "3"],
+    "precision": ["precision.py", "--threads", "1", "--repeats", "5"],
     "serving": ["serving.py", "--threads", "1"],
 }
 if (WIKITEXT / "train.txt.gz").exists():
@@ -75,6 +78,16 @@ def main() -> None:
         for row in results["translation"]["results"]["rows"]:
             if row["family"].startswith("fat") and "batch 1," in row["work"]:
                 print(f"{row['family']} against transformer, {row['work']}: {row['ratio']:.2f}")
+    if "one_pass" in results:
+        for work, speed in results["one_pass"]["results"]["sentences_per_second"].items():
+            print(f"nonautoregressive, {work}: {speed:,.0f} sentences/s")
+    if "precision" in results:
+        for row in results["precision"]["results"]["rows"]:
+            print(f"{row['family']}, width {row['width']}, training in bfloat16 against float32: {row['ratio']:.2f}")
+    if "loop" in results:
+        for row in results["loop"]["results"]["rows"]:
+            shares = ", ".join(f"{work} {share:.0%}" for work, share in row["shares"].items())
+            print(f"{row['model']}, share of the decoding loop: {shares}")
     if "scaling" in results:
         draw_scaling(results["scaling"]["results"]["rows"], IMAGES / "decoding-cost.svg")
 

@@ -22,7 +22,7 @@ from chainrule.tasks.base import choose_device
 from chainrule.training.checkpoint import RunFolder
 from chainrule.training.distributed import current, joined, process_device, require_several_possible
 from chainrule.training.loop import CLOCKS
-from chainrule.training.process import keep_freed_memory, launched, return_freed_memory
+from chainrule.training.process import keep_freed_memory, launched, limit_cached_kernels, return_freed_memory
 from chainrule.training.progress import Reporter, console_reporter
 from chainrule.training.schedule import Budget
 from chainrule.training.sizing import Sizes, operations_per_second, sizes_for_minutes
@@ -84,6 +84,7 @@ def _trained(
         [getattr(config.data, name) for name in DATA],
         by_gradients=issubclass(kind, Trainable) and not issubclass(kind, SparseUpdates),
     )
+    limit_cached_kernels()
     if launch.world > 1 and config.train.parallel == "fsdp":
         return_freed_memory()
     else:

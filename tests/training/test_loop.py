@@ -145,6 +145,15 @@ def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_checkpoint(
     assert chainrule.load(tmp_path / "run", checkpoint="last").score("the cat").nats_per_token < 5
 
 
+def test_a_validation_loss_that_rises_while_the_training_loss_falls_is_overfitting_and_the_best_weights_are_kept(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rising = iter([3.5, 3.4, 50.0, 60.0])
+    monkeypatch.setattr(TextData, "validate", lambda *_: next(rising))
+    run = train(text_file, tmp_path / "run", steps=40, train={"validate_every": 10})
+    assert (run.outcome.best, run.outcome.best_step, run.outcome.last) == (3.4, 20, 60.0)
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_trains(text_file: Path, tmp_path: Path, precision: str) -> None:
     full, half = (

@@ -109,6 +109,7 @@ class Trainer:
         self.processes = self.placement.processes
         self.states = state_writer(self.folder, self.processes)
         self.now = self.began = self.saved = self.logged = self._now()
+        self.loss = math.inf  # of the last steps
 
     def _now(self) -> float:
         """Seconds on the clock of process 0."""
@@ -204,6 +205,7 @@ class Trainer:
         self.states.poll()
         progress = self.progress()
         record = self._record(progress)
+        self.loss = record["loss"]
         self.reporter.update(progress, record)
         if self._due(self.config.log_every, progress, LOG_LINES, self.at.log_lines):
             self.at.log_lines += 1
@@ -251,7 +253,7 @@ class Trainer:
         if self.recent is not None:
             self.recent.keep(self.model)
         value, average = min(self._candidates(), key=lambda candidate: candidate[0])
-        if not value <= self.diverged_above or value == math.inf:
+        if not value < math.inf or (value > self.diverged_above and not self._overfits()):
             problem = f"the validation loss is {value:.3g} nats/token" if value < math.inf else NOT_FINITE
             raise TrainingError(self._diverged(problem, self.at.step))
         with self._averaged(average):
@@ -284,6 +286,11 @@ class Trainer:
         took = self.now - began
         self.at.validation_seconds += took
         self.logged += took  # tokens/s excludes validation
+
+    def _overfits(self) -> bool:
+        """Whether the training loss is below the best validation loss: then a high validation loss is no divergence."""
+        [loss] = self.processes.of_first(self.loss)
+        return self.learner.measures_surprisal and loss < self.at.lowest < math.inf
 
     def selection_score(self, nats: float, metrics: Record) -> float:
         """Return the score by which the best weights are selected: the lowest wins."""

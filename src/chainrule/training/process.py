@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
@@ -51,6 +51,20 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another libc
         return False
     return bool(change(M_MMAP_THRESHOLD, LARGEST_BLOCK)) and bool(change(M_TRIM_THRESHOLD, 2 * LARGEST_BLOCK - 1))
+
+
+KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+CACHED_KERNELS = 64  # more than the shapes of the products of one step
+
+
+def limit_cached_kernels(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Limit the kernels that oneDNN keeps, unless the user has; without effect after its first product.
+
+    It compiles one for each shape of a product in half precision and keeps 1,024 of them, each with its own memory.
+    Batches of sentences have other shapes in every step, so that the memory of the process grows for a long time, and
+    nothing is gained (`benchmarks/memory.py`).
+    """
+    environment.setdefault(KERNEL_CACHE, str(CACHED_KERNELS))
 
 
 SMALLEST_RETURNED = 1 << 18  # bytes; with 1 << 20 a gpt of width 640 takes 1.17 times the memory and 0.9 times the time
