@@ -9,8 +9,10 @@ from chainrule import load
 from chainrule.cli.compare import show
 from chainrule.comparison.compare import compare
 from chainrule.comparison.folder import ComparisonFolder
+from chainrule.config import DataConfig
 from chainrule.data.parallel import pairs_as_text
 from chainrule.evaluation.translation import corpus_scores, sentence_statistics
+from chainrule.tasks.pair_comparison import PairComparison
 
 pytest.importorskip("sacrebleu")
 
@@ -53,6 +55,23 @@ def finished(pairs, tmp_path_factory):
             progress=False,
         )
         yield results, folder / "out"
+
+
+@pytest.mark.parametrize(
+    ("count", "target", "tokenizer"),
+    [
+        (29_000, "Zwei junge Männer spielen am Strand Ball.", "bpe:4000"),
+        (100_000, "Zwei junge Männer spielen am Strand Ball.", "bpe:8000"),
+        (1_000, "Zwei junge Männer spielen am Strand Ball.", "chars"),
+        (29_000, "5. Januar 1998", "chars"),
+    ],
+)
+def test_sentences_are_split_into_pieces_of_words_and_few_or_short_targets_into_characters(
+    tmp_path, count, target, tokenizer
+):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"a source\t{target}\n" * count)
+    assert PairComparison.default_tokenizer(DataConfig(train=str(path))) == tokenizer
 
 
 def test_models_with_and_without_attention_and_a_parallel_one_are_compared_by_bleu(finished):

@@ -88,7 +88,9 @@ def compare(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="Tokenizer, as for `chainrule train`. Default: chars; for labels, words.", show_default=False
+            help="Tokenizer, as for `chainrule train`. Default: chars; for labels, words; for pairs of whole "
+            "sentences, bpe with a vocabulary that suits their number.",
+            show_default=False,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed.")] = 0,

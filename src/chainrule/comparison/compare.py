@@ -90,7 +90,7 @@ def compare(
     entries = chosen_entries(families, kind, encoders)
     chosen = chosen_settings(overrides, list(entries))
     config = split_config(data, valid, test, held_out, chosen_source | chosen.get("data", {}), kind.own_test)
-    tokenizer = tokenizer or kind.default_tokenizer
+    tokenizer = tokenizer or kind.default_tokenizer(config)
     starter = JobServer(folder.path, threads) if executor is None else ClusterServer(folder.path, threads, executor)
     with starter as server:  # it gets ready while the data is read
         began = time.monotonic()

@@ -56,7 +56,6 @@ class ComparisonData(ABC):
 
     task: ClassVar[str]  # the `Model.task` of the families made for this data
     unit: ClassVar[Unit]
-    default_tokenizer: ClassVar[str] = "chars"
     vocabulary: int
     tokenizer: Tokenizer | None = None  # None if the tokens are not text
     tokens_per_image: int | None = None
@@ -67,6 +66,11 @@ class ComparisonData(ABC):
 
     @abstractmethod
     def __init__(self, config: DataConfig, tokenizer: str, progress: Report) -> None: ...
+
+    @classmethod
+    def default_tokenizer(cls, config: DataConfig) -> str:
+        """The tokenizer for this data unless the user gives one."""
+        return "chars"
 
     @classmethod
     @abstractmethod

@@ -43,7 +43,6 @@ class LabelComparison(ExampleComparison):
 
     task = "labels"
     unit = "label"
-    default_tokenizer = Classifier.tokenizer
     metric_names = ("accuracy", "macro-F1")
     activity = "labels these texts"
     scoring_fraction = 0.15
@@ -61,6 +60,10 @@ class LabelComparison(ExampleComparison):
         self.test = prepared.held_out["test"].target
         self.names = prepared.names
         self.warnings = (*notes, *prepared.warnings)
+
+    @classmethod
+    def default_tokenizer(cls, config: DataConfig) -> str:
+        return Classifier.tokenizer
 
     @classmethod
     def own_test(cls, config: DataConfig) -> str | None:

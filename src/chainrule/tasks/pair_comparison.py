@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, final
 
 from chainrule.config import DataConfig
@@ -18,6 +19,8 @@ from chainrule.tasks.training_data import TrainingData
 from chainrule.tasks.translation import TranslationRun
 
 BATCH = 32  # sentences between two looks at the clock
+PAIRS_PER_PIECE, FEWEST_PIECES, MOST_PIECES = 7, 500, 8000  # a vocabulary of bpe for so many pairs; 29,000: 4,000
+SHORT_TARGET = 30  # characters, on average: dates, names, words
 TRAIN = {"validate_bleu": False}  # the time of the budget is for training
 
 ENTRIES = {
@@ -61,6 +64,16 @@ class PairComparison(ExampleComparison):
         self.language = config.target_language or prepared.languages.target or ""
         metrics(self.language)  # a missing package is reported before the work
         self.references = [pair.target for pair in pairs_as_text(config, "test")]
+
+    @classmethod
+    def default_tokenizer(cls, config: DataConfig) -> str:
+        """Pieces of words, unless the targets are short or few."""
+        pairs = islice(open_pairs(config.train, config.source, config).pairs(), PAIRS_PER_PIECE * MOST_PIECES)
+        lengths = [len(pair.target) for pair in pairs]
+        pieces = len(lengths) // PAIRS_PER_PIECE // 500 * 500
+        if pieces < FEWEST_PIECES or sum(lengths) < SHORT_TARGET * len(lengths):
+            return super().default_tokenizer(config)
+        return f"bpe:{pieces}"
 
     @classmethod
     def own_test(cls, config: DataConfig) -> str | None:
