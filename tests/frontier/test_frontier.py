@@ -97,6 +97,16 @@ def test_a_limit_takes_the_first_sentences(runs: dict[str, Path]) -> None:
     assert workload.sentences.sources == SOURCES[:2]
 
 
+def test_a_hybrid_is_measured_at_the_values_of_gamma_that_are_given(
+    chainrule: Command, runs: dict[str, Path], files: tuple[object, ...], tmp_path: Path
+) -> None:
+    options = ("frontier", runs["hybrid"], *files, "--beam", 1, *QUICK, "--batches", 2, "--out", tmp_path / "out")
+    found = json.loads(chainrule(*options, "--gammas", "0.2,1", "--json").out)
+    methods = [row["method"] for row in found["rows"]]
+    assert methods == ["greedy", "speculative", "γ 0.2, greedy", "γ 1, one pass"]
+    refused(chainrule(*options, "--gammas", "2"), "--gammas takes numbers from 0 to 1")
+
+
 def test_a_smaller_run_can_be_the_draft(
     chainrule: Command, runs: dict[str, Path], files: tuple[object, ...], tmp_path: Path
 ) -> None:

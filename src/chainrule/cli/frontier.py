@@ -20,6 +20,7 @@ from chainrule.cli.options import (
     open_translation_run,
     output,
     print_json,
+    read_gammas,
     require_runs,
 )
 from chainrule.errors import ConfigError
@@ -58,6 +59,7 @@ def frontier(
     ] = None,
     beam: Annotated[int, typer.Option(min=1, help="Beam width; 1 leaves beam search out.")] = 5,
     passes: Annotated[str, typer.Option(help="Numbers of refinement passes of nonautoregressive runs.")] = "1,2,4,10",
+    gammas: Annotated[str, typer.Option(help="Values of γ of hybrids, besides the learned one.")] = "0,1",
     draft: Annotated[
         Path | None,
         typer.Option(
@@ -98,6 +100,7 @@ def frontier(
 
     require_time(seconds)
     common: dict[str, Any] = {"limit": limit, "device": device, "threads": threads, "draft": draft}
+    common["gammas"] = read_gammas(gammas)
     if data is not None:
         if source is not None or references is not None:
             raise ConfigError("--data is for text runs, --source and --references for translation runs; give one kind")
@@ -129,6 +132,7 @@ def _translation(
     passes: list[int],
     limit: int | None,
     draft: Path | None,
+    gammas: list[float],
     **how: Any,
 ) -> Workload:
     from chainrule.data.text import read_all_lines
@@ -142,14 +146,18 @@ def _translation(
         passes=passes,
         draft=None if draft is None else open_translation_run(draft, **how),
         limit=limit,
+        gammas=gammas,
     )
 
 
-def _generation(runs: list[Path], data: str, *, limit: int | None, draft: Path | None, **how: Any) -> Workload:
+def _generation(
+    runs: list[Path], data: str, *, limit: int | None, draft: Path | None, gammas: list[float], **how: Any
+) -> Workload:
     from chainrule.frontier.generation import GenerationWorkload
 
     opened = [open_text_run(run, **how) for run in runs]
-    return GenerationWorkload(opened, data, draft=None if draft is None else open_text_run(draft, **how), limit=limit)
+    drafting = None if draft is None else open_text_run(draft, **how)
+    return GenerationWorkload(opened, data, draft=drafting, limit=limit, gammas=gammas)
 
 
 def _numbers(option: str, text: str) -> list[int]:

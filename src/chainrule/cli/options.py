@@ -252,3 +252,14 @@ def with_weights(run: AnyMixableRun, weights: str) -> AnyMixableRun:
     if (found := int8_loss(run, small)) is not None:
         errors.print(describe_loss(found), style="dim", markup=False, highlight=False, soft_wrap=True)
     return small
+
+
+def read_gammas(text: str) -> list[float]:
+    """A comma-separated list of numbers from 0 to 1."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(0 <= value <= 1 for value in values):
+        raise ConfigError(f"--gammas takes numbers from 0 to 1, such as 0,0.5,1 (got {text!r})")
+    return list(dict.fromkeys(values))

@@ -19,6 +19,7 @@ from chainrule.cli.options import (
     open_translation_run,
     output,
     print_json,
+    read_gammas,
 )
 from chainrule.errors import ConfigError
 
@@ -58,7 +59,7 @@ def sweep_gamma(
 
         chainrule sweep-gamma runs/hybrid --source test.en --references test.de --out sweep
     """
-    values = _gammas(gammas)
+    values = read_gammas(gammas)
     loading = {"device": device, "threads": threads, "checkpoint": checkpoint}
     if data is not None:
         if source is not None or references is not None:
@@ -98,17 +99,6 @@ def _translation(
         target_language=opened.config.data.target_language or "",
         progress=_note,
     )
-
-
-def _gammas(text: str) -> list[float]:
-    """A comma-separated list of numbers from 0 to 1."""
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or not all(0 <= value <= 1 for value in values):
-        raise ConfigError(f"--gammas takes numbers from 0 to 1, such as 0,0.5,1 (got {text!r})")
-    return list(dict.fromkeys(values))
 
 
 def _note(point: SweepPoint) -> None:

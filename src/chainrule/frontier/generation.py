@@ -12,6 +12,7 @@ from chainrule.errors import DataError
 from chainrule.evaluation.likelihood import score
 from chainrule.evaluation.protocol import protocol_for
 from chainrule.frontier.workload import (
+    BRANCHES,
     DecodedItem,
     DecodingMethod,
     Quality,
@@ -94,7 +95,13 @@ class GenerationWorkload(Workload):
     metric, higher_is_better = "bits/byte", False
 
     def __init__(
-        self, runs: Sequence[TextRun], data: str, *, draft: TextRun | None = None, limit: int | None = None
+        self,
+        runs: Sequence[TextRun],
+        data: str,
+        *,
+        draft: TextRun | None = None,
+        limit: int | None = None,
+        gammas: Sequence[float] = BRANCHES,
     ) -> None:
         """Use `limit` prompts, by default PROMPTS."""
         self.runs, self.names = runs, distinct_names(runs)
@@ -103,7 +110,7 @@ class GenerationWorkload(Workload):
         named = [
             (name, PromptSet(run, data, self.size, gamma))
             for name, run in zip(self.names, runs, strict=True)
-            for gamma in gammas_of(run)
+            for gamma in gammas_of(run, gammas)
         ]
         self.prompt_sets = [prompts for _, prompts in named]
         self.methods = [

@@ -12,6 +12,7 @@ from chainrule.decoding.drafts import Drafter
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.translation import corpus_scores, metrics
 from chainrule.frontier.workload import (
+    BRANCHES,
     DecodedItem,
     DecodingMethod,
     Quality,
@@ -93,6 +94,7 @@ class TranslationWorkload(Workload):
         passes: Sequence[int] = PASSES,
         draft: TranslationRun | None = None,
         limit: int | None = None,
+        gammas: Sequence[float] = BRANCHES,
     ) -> None:
         """Use the first `limit` sentences, or all of them."""
         if len(sources) != len(references):
@@ -109,7 +111,7 @@ class TranslationWorkload(Workload):
         self.methods = [
             TranslationMethod(name, run.with_gamma(gamma), self.sentences, label, search, drafting)
             for name, run in zip(self.names, runs, strict=True)
-            for gamma in gammas_of(run)
+            for gamma in gammas_of(run, gammas)
             for label, search, drafting in self._searches(run, gamma, passes)
         ]
 
@@ -140,7 +142,7 @@ class TranslationWorkload(Workload):
                 yield f"beam {self.beam}", Search(beam=self.beam), None
 
     def _searches_at(self, gamma: float) -> Iterator[tuple[str, Search]]:
-        """The decoding methods of one branch of a hybrid."""
+        """The decoding methods of a hybrid at a fixed γ."""
         if gamma == 1:
             yield "one pass", Search(beam=1)
             return

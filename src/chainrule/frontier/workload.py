@@ -82,10 +82,13 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
     return [run.path.name if counts[run.path.name] == 1 else str(run.path) for run in runs]
 
 
-def gammas_of(run: Run) -> list[float | None]:
-    """The values of γ at which a run is measured: a hybrid also at each of its branches."""
+BRANCHES = (0.0, 1.0)
+
+
+def gammas_of(run: Run, gammas: Sequence[float]) -> list[float | None]:
+    """The values of γ at which a run is measured: its own, and those given if it is a hybrid."""
     model = run.model
-    return [None, 0.0, 1.0] if isinstance(model, Branched) and model.fixed_gamma is None else [None]
+    return [None, *gammas] if isinstance(model, Branched) and model.fixed_gamma is None else [None]
 
 
 def run_identity(run: Run) -> list[object]:
