@@ -152,34 +152,23 @@ class Round(NamedTuple):
     settings: dict[str, Any]
 
 
+def in_three_stages(*tokens: int) -> list[Round]:
+    """With strong dropout, then less, at lower and lower rates."""
+    less = {"model": {"dropout": 0.15}}
+    settings: list[dict[str, Any]] = [
+        {
+            "model": {"width": 192, "shared_embeddings": True, "dropout": 0.3},
+            "train": {"floor": 0.5, "warmup": 0.04},
+        },
+        {"train": {"muon_learning_rate": 0.0125, "learning_rate": 0.002}, **less},
+        {"train": {"muon_learning_rate": 0.006, "learning_rate": 0.001}, **less},
+    ]
+    return list(map(Round, tokens, settings))
+
+
 CAPTIONS = {
-    "transformer": (
-        39.85,
-        [
-            Round(
-                8_335_883,
-                {
-                    "model": {"width": 192, "shared_embeddings": True, "dropout": 0.3},
-                    "train": {"floor": 0.5, "warmup": 0.04},
-                },
-            ),
-            Round(
-                6_394_051,
-                {"train": {"muon_learning_rate": 0.0125, "learning_rate": 0.002}, "model": {"dropout": 0.15}},
-            ),
-            Round(
-                2_710_786,
-                {"train": {"muon_learning_rate": 0.006, "learning_rate": 0.001}, "model": {"dropout": 0.15}},
-            ),
-        ],
-    ),
-    "fat": (
-        35.48,
-        [
-            Round(1_196 * 45 * 60, {"model": {"width": 192, "shared_embeddings": True}}),
-            Round(1_196 * 20 * 60, {"train": {"muon_learning_rate": 0.015, "learning_rate": 0.0025}}),
-        ],
-    ),
+    "transformer": (39.85, in_three_stages(8_335_883, 6_394_051, 2_710_786)),
+    "fat": (36.96, in_three_stages(6_942_073, 5_906_121, 2_618_217)),
     "seq2seq": (
         36.16,
         [
@@ -193,7 +182,7 @@ CAPTIONS = {
 }
 
 
-GOALS = {"transformer": 39.0, "fat": 36.0, "seq2seq": 34.0}  # BLEU; a single fat has not reached its goal so far
+GOALS = {"transformer": 39.0, "fat": 36.5, "seq2seq": 34.0}  # BLEU
 
 
 @pytest.mark.slow
