@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
+from chainrule.kernels.step import torch_only
 from chainrule.nn.dropout import apply_dropout
 from chainrule.nn.recurrent import (
     CELLS,
@@ -123,6 +125,21 @@ def test_backward_does_not_modify_the_incoming_gradient(cell: str) -> None:
     given = [torch.ones_like(part) for part in (outcome[0], *outcome[1])]
     torch.autograd.grad([outcome[0], *outcome[1]], values, grad_outputs=given)
     assert all(torch.equal(part, torch.ones_like(part)) for part in given)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (5, 50), (64, 20)])
+def test_the_compiled_loops_of_a_gru_are_those_of_torch(rows: int, width: int) -> None:
+    layer = layer_of("gru", inputs=7, width=width, dtype=torch.float32)
+    layer.recurrent_weight.data *= 0.3
+    values, weights = torch.randn(9, rows, 7), torch.randn(9, rows, width)
+    found = []
+    for one in (nullcontext(), torch_only()):
+        inputs, before = values.clone().requires_grad_(), torch.full((rows, width), 0.2, requires_grad=True)
+        with one:
+            outputs, _ = layer(inputs, (before,))
+            gradients = torch.autograd.grad((outputs * weights).sum(), [inputs, before, *layer.parameters()])
+        found.append([outputs, *gradients])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 @every_cell

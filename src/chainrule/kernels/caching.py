@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck":
 IMPORTED = re.compile(r"^from chainrule\.kernels\.(\w+) import", re.MULTILINE)
 
 
-_ready: set[str] = set()  # exported functions that are loaded
+_ready: set[tuple[str, Any]] = set()  # exported functions that are loaded, and the types
 
 
 def compiled(function: Function) -> Function:
@@ -42,9 +42,9 @@ def exported(function: Callable[..., None]) -> Callable[..., None]:
     name = f"{function.__module__}.{function.__name__}"
 
     def call(*arguments: Any) -> None:
-        if name not in _ready:
+        if (name, arguments[-1].dtype) not in _ready:
             load_or_compile(dispatcher, arguments)
-            _ready.add(name)
+            _ready.add((name, arguments[-1].dtype))
         dispatcher(*arguments)
 
     return call

@@ -14,9 +14,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from chainrule.kernels import step
+
+MOST_ROWS = 64  # of a compiled loop
+LIKE = np.zeros(1, np.float32)  # the type of its numbers
 
 
 class PeepholeLSTM(torch.autograd.Function):
@@ -241,14 +247,20 @@ class ResetGRU(torch.autograd.Function):
         gates_s = _project(inputs, input_weight, bias)  # (T, B, 3D)
         hidden_s = _room(hidden, steps)
         recalled_s = torch.empty_like(hidden_s[1:])  # U_n h
-        recurrent, candidate_weight = recurrent_weight[: 2 * width].t(), recurrent_weight[2 * width :].t()
-        for t in range(steps):
-            gates = gates_s[t]
-            sigmoids, candidate = gates[:, : 2 * width], gates[:, 2 * width :]
-            sigmoids.addmm_(hidden_s[t], recurrent).sigmoid_()
-            torch.mm(hidden_s[t], candidate_weight, out=recalled_s[t])
-            candidate.addcmul_(sigmoids[:, :width], recalled_s[t]).tanh_()
-            torch.lerp(candidate, hidden_s[t], sigmoids[:, width:], out=hidden_s[t + 1])
+        if _is_compiled(inputs):
+            from chainrule.kernels.recurrences import gru_forward
+
+            matrix = recurrent_weight.contiguous()
+            gru_forward(*map(Tensor.data_ptr, (gates_s, hidden_s, recalled_s, matrix)), steps, len(hidden), width, LIKE)
+        else:
+            recurrent, candidate_weight = recurrent_weight[: 2 * width].t(), recurrent_weight[2 * width :].t()
+            for t in range(steps):
+                gates = gates_s[t]
+                sigmoids, candidate = gates[:, : 2 * width], gates[:, 2 * width :]
+                sigmoids.addmm_(hidden_s[t], recurrent).sigmoid_()
+                torch.mm(hidden_s[t], candidate_weight, out=recalled_s[t])
+                candidate.addcmul_(sigmoids[:, :width], recalled_s[t]).tanh_()
+                torch.lerp(candidate, hidden_s[t], sigmoids[:, width:], out=hidden_s[t + 1])
         ctx.save_for_backward(inputs, input_weight, recurrent_weight, gates_s, hidden_s, recalled_s)
         return hidden_s[1:]
 
@@ -269,19 +281,32 @@ class ResetGRU(torch.autograd.Function):
 
         hidden_grad = torch.zeros_like(hidden_s[0])
         recurrent_s = torch.empty_like(gates_s)  # gradient of U h
-        for t in reversed(range(steps)):
-            hidden_grad += output_grad_s[t]
-            by_update[t].mul_(hidden_grad)
-            by_candidate[t].mul_(hidden_grad)
-            by_reset[t].mul_(by_candidate[t])
-            recurrent_s[t, :, : 2 * width] = grad_s[t, :, : 2 * width]
-            torch.mul(by_candidate[t], reset_s[t], out=recurrent_s[t, :, 2 * width :])
-            hidden_grad.mul_(update_s[t]).addmm_(recurrent_s[t], recurrent_weight)
+        if _is_compiled(inputs):
+            from chainrule.kernels.recurrences import gru_backward
+
+            transposed, output_grad_s = recurrent_weight.t().contiguous(), output_grad_s.contiguous()
+            arrays = (grad_s, recurrent_s, gates_s, output_grad_s, hidden_grad, transposed)
+            gru_backward(*map(Tensor.data_ptr, arrays), steps, len(hidden_grad), width, LIKE)
+        else:
+            for t in reversed(range(steps)):
+                hidden_grad += output_grad_s[t]
+                by_update[t].mul_(hidden_grad)
+                by_candidate[t].mul_(hidden_grad)
+                by_reset[t].mul_(by_candidate[t])
+                recurrent_s[t, :, : 2 * width] = grad_s[t, :, : 2 * width]
+                torch.mul(by_candidate[t], reset_s[t], out=recurrent_s[t, :, 2 * width :])
+                hidden_grad.mul_(update_s[t]).addmm_(recurrent_s[t], recurrent_weight)
 
         flat = grad_s.flatten(0, 1)
         by_input = flat.t() @ inputs.flatten(0, 1)
         by_recurrent = recurrent_s.flatten(0, 1).t() @ hidden_s[:-1].flatten(0, 1)
         return (flat @ input_weight).view_as(inputs), hidden_grad, by_input, by_recurrent, flat.sum(0)
+
+
+def _is_compiled(inputs: Tensor) -> bool:
+    """Whether the loops are those of `kernels.recurrences`."""
+    rows = inputs.shape[1]
+    return step.is_enabled() and inputs.device.type == "cpu" and inputs.dtype is torch.float32 and 0 < rows <= MOST_ROWS
 
 
 def _project(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class WindowAttention:
         # Training in half precision starts with caches in float32; from then on they have the type of the keys.
         keys, self.keys = self.window.append(self.keys.to(key.dtype), key, self.positions, 2)
         values, self.values = self.window.append(self.values.to(value.dtype), value, self.positions, 2)
-        count, (_, blocks, _, block, reach) = query.shape[2], self.bias.shape
+        count, (_, blocks, _, block, _) = query.shape[2], self.bias.shape
         if blocks == 1:
             return _attention(query, keys, values, self.bias[:, 0])
         rows, heads, _, width = query.shape
@@ -64,11 +64,21 @@ class WindowAttention:
         query, keys, values = (F.pad(part, (0, 0, 0, extra)) for part in (query, keys, values))
         found = _attention(
             query.reshape(rows, heads, blocks, block, width).transpose(1, 2),
-            keys.unfold(2, reach, block).mT.transpose(1, 2),
-            values.unfold(2, reach, block).mT.transpose(1, 2),
+            _reachable(keys, block),
+            _reachable(values, block),
             self.bias,
         )  # (B, N, H, L, D)
         return found.transpose(1, 2).flatten(2, 3)[:, :, :count]
+
+
+def _reachable(entries: Tensor, block: int) -> Tensor:
+    """The entries (B, H, W + N W, D) that each block of W tokens reaches, its own and W before: (B, N, H, 2W, D).
+
+    `Tensor.unfold` is the same without a copy, but its gradient takes several times as long.
+    """
+    rows, heads, _, width = entries.shape
+    parts = entries.reshape(rows, heads, -1, block, width).transpose(1, 2)
+    return torch.cat([parts[:, :-1], parts[:, 1:]], 3)
 
 
 def _attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
